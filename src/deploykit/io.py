@@ -1,0 +1,208 @@
+"""Files: digests, safe paths, and outputs that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deploykit.errors import InvalidFileError, ModelError, OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_CHUNK = 1 << 20
+# Windows has no EDQUOT; EFBIG is what RLIMIT_FSIZE gives.
+_NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+
+
+def file_sha256(path: Path) -> str:
+    """Hex SHA-256 of a file, read in pieces."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """One file: its plain SHA-256, as `sha256sum` prints it. Several, or a folder: SHA-256 over `name digest` lines."""
+    members = list(paths)
+    if len(members) == 1 and members[0].is_file():
+        return file_sha256(members[0])
+    lines = []
+    for member in members:
+        files = [member] if member.is_file() else sorted(p for p in member.rglob("*") if p.is_file())
+        lines += [f"{file.relative_to(member.parent).as_posix()} {file_sha256(file)}\n" for file in files]
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return path.stat().st_size
+
+
+def existing_file(path: Path, what: str = "file") -> Path:
+    """The path, when it is a readable, non-empty file; InvalidFileError otherwise."""
+    if not path.exists():
+        raise InvalidFileError(f"no such {what}: {path}", file=path, hint="check the path; quote it if it has spaces")
+    if path.is_dir():
+        raise InvalidFileError(f"{path} is a folder, and a {what} is needed", code="DK102", file=path)
+    try:
+        with path.open("rb") as stream:
+            first = stream.read(1)
+    except OSError as problem:
+        raise InvalidFileError(f"cannot read {path}: {problem.strerror}", code="DK103", file=path) from problem
+    if not first:
+        raise InvalidFileError(
+            f"{path} is empty (0 bytes)", code="DK104", file=path, hint="the download or export was cut off: make it again"
+        )
+    return path
+
+
+def inside(folder: Path, location: str, what: str) -> Path:
+    """`folder/location`, when that stays inside `folder` (no `..`, no absolute path, no link that leads out).
+
+    Raises ModelError (DK113): model files are hostile input. A link may point elsewhere inside the same cache root, as
+    Hugging Face's `snapshots/` do into `blobs/` of the same repository folder.
+    """
+    parts = location.replace("\\", "/").split("/")
+    absolute = location.startswith(("/", "\\")) or (len(location) > 1 and location[1] == ":")
+    if absolute or ".." in parts or "\0" in location or not location.strip():
+        raise ModelError(
+            f"{what} points outside its folder: {location!r}",
+            code="DK113",
+            context=["external data must lie beside the model, under a relative path without '..'"],
+            hint="if you trust the file, load it with onnx and save it again with its data beside it",
+        )
+    path = folder / location
+    resolved, root = path.resolve(), folder.resolve()
+    if not resolved.is_relative_to(root) and not resolved.is_relative_to(_cache_root(folder)):
+        raise ModelError(f"{what} is a link that leads out of its folder: {location!r} -> {resolved}", code="DK113")
+    return path
+
+
+def _cache_root(folder: Path) -> Path:
+    """`.../models--org--name` for a folder below its `snapshots`, otherwise the folder itself."""
+    absolute = folder.absolute()
+    for parent in absolute.parents:
+        if parent.name == "snapshots" and (parent.parent / "blobs").is_dir():
+            return parent.parent.resolve()
+    return absolute.resolve()
+
+
+def check_output(path: Path, *, force: bool, suffix: str | None = None) -> Path:
+    """Refuses an output that could not be written, before any work is done.
+
+    Raises OutputError: DK120 exists without --force, DK121 folder missing or not a folder, DK122 not writable,
+    DK123 wrong suffix.
+    """
+    if suffix is not None and path.suffix != suffix:
+        raise OutputError(
+            f"the output {path.name!r} should end in {suffix!r}",
+            code="DK123",
+            file=path,
+            hint=f"-o {path.with_suffix(suffix) if path.suffix else path.name + suffix}",
+        )
+    if not path.parent.is_dir():
+        raise OutputError(
+            f"the output folder does not exist: {path.parent}", code="DK121", file=path, hint=f"mkdir -p '{path.parent}'"
+        )
+    if path.exists() and not force:
+        raise OutputError(f"the output exists: {path}", code="DK120", file=path, hint="add --force to replace it")
+    _check_writable(path.parent)
+    return path
+
+
+def _check_writable(folder: Path) -> None:
+    # os.access says yes to root on a read-only mount: only an attempt tells.
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as problem:
+        raise OutputError(
+            f"cannot write in the output folder {folder}: {problem.strerror}", code="DK122", file=folder
+        ) from problem
+
+
+@contextlib.contextmanager
+def staged(final: Path, *, force: bool) -> Iterator[Path]:
+    """Yields a path of the same name in a temporary sibling folder; on success everything there moves beside `final`.
+
+    Files written next to the yielded path (weights, manifest) move along, the main file last. On any exception,
+    KeyboardInterrupt too, nothing is published, and files that were already replaced come back.
+    """
+    check_output(final, force=force)
+    folder = Path(tempfile.mkdtemp(prefix=f".{final.name[:40]}.", suffix=".tmp", dir=final.parent))
+    try:
+        with no_space_named(final):
+            yield folder / final.name
+            publish(folder, final)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def publish(folder: Path, final: Path) -> None:
+    """Moves the entries of `folder` beside `final`, the main one last; all or nothing."""
+    names = sorted((entry.name for entry in folder.iterdir()), key=lambda name: (name == final.name, name))
+    if final.name not in names:
+        raise OutputError(f"nothing was written for {final}", code="DK124", file=final)
+    backup = folder / ".replaced"
+    backup.mkdir()
+    moved: list[str] = []
+    try:
+        for name in names:
+            destination = final.parent / name
+            if destination.exists():
+                destination.rename(backup / name)
+            moved.append(name)
+            (folder / name).rename(destination)
+    except BaseException:
+        for name in moved:
+            destination = final.parent / name
+            if destination.exists():
+                destination.rename(folder / f".undone-{name}")
+            if (backup / name).exists():
+                (backup / name).rename(destination)
+        raise
+
+
+@contextlib.contextmanager
+def no_space_named(path: Path) -> Iterator[None]:
+    """Turns 'no space left' and 'file too large' into an OutputError that names the output."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno in _NO_SPACE:
+            raise disk_full(path) from problem
+        raise
+
+
+def disk_full(path: object) -> OutputError:
+    """The error for an output that did not fit; nothing of it is left."""
+    return OutputError(
+        f"no space left for {path}: nothing was written",
+        code="DK125",
+        file=path,
+        hint="free some space (df -h), raise the file size limit (ulimit -f), or choose another folder",
+    )
+
+
+def is_no_space(problem: OSError) -> bool:
+    """Whether the error means a full disk, quota or file size limit."""
+    return problem.errno in _NO_SPACE
+
+
+def write_text(path: Path, text: str, *, force: bool) -> None:
+    """Writes a text file whole or not at all."""
+    with staged(path, force=force) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def scratch_folder(near: Path | None = None) -> tempfile.TemporaryDirectory[str]:
+    """A temporary folder for intermediate files; beside `near` when renames must stay on its file system."""
+    return tempfile.TemporaryDirectory(prefix=".deploykit-", suffix=".tmp", dir=None if near is None else os.fspath(near))

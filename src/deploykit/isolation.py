@@ -1,0 +1,266 @@
+"""Vendor code in worker processes: a crash is an error with the last log lines, never the end of deploykit.
+
+A `WorkerPool` keeps one process for each kind of vendor, so that a slow import is paid once in a pipeline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit import worker as worker_module
+from deploykit.errors import UnavailableError, VendorError, error_from_dict
+from deploykit.progress import OnProgress, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+LOG_LINES = 20
+# Vendors phone home, colour their logs or grab all cores unless told otherwise.
+_QUIET = {
+    "OPENVINO_TELEMETRY": "0",
+    "OV_TELEMETRY_ENABLED": "0",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "PYTHONIOENCODING": "utf-8",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+class Worker:
+    """One child process that answers requests in turn."""
+
+    def __init__(self, name: str, *, interpreter: str = sys.executable, environment: Mapping[str, str] | None = None) -> None:
+        """Starts the process; its imports happen with the first request."""
+        self.name = name
+        self.interpreter = interpreter
+        self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - lives as long as the process
+        self._process = subprocess.Popen(
+            [interpreter, str(Path(worker_module.__file__).resolve())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, **_QUIET, **(environment or {})},
+            text=True,
+            encoding="utf-8",
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still answers."""
+        return self._process.poll() is None
+
+    def call(
+        self,
+        function: str,
+        arguments: Mapping[str, Any],
+        *,
+        block: Sequence[str] = (),
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Any:
+        """Calls `package.module:function(**arguments)` in the process; arguments and result are JSON values.
+
+        block: top-level packages whose import is to fail there. timeout: seconds, then the process is killed.
+        With `on_progress` the function must take an `on_progress` argument.
+        Raises the DeploykitError that the function raised, or VendorError for anything else.
+        """
+        request = {
+            "function": function,
+            "arguments": dict(arguments),
+            "block": list(block),
+            "progress": on_progress is not None,
+        }
+        start = self._log.seek(0, os.SEEK_END)
+        expired = threading.Event()
+        timer = self._kill_after(timeout, expired)
+        try:
+            answer = self._exchange(request, on_progress)
+        except BaseException:
+            self.kill()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if answer is None:
+            raise self._died(request, start, timeout if expired.is_set() else None)
+        if "error" in answer:
+            raise error_from_dict(answer["error"])
+        if "exception" in answer:
+            raise self._failed(request, start, answer["exception"])
+        return answer["result"]
+
+    def _kill_after(self, timeout: float | None, expired: threading.Event) -> threading.Timer | None:
+        if timeout is None:
+            return None
+
+        def expire() -> None:
+            expired.set()
+            self._process.kill()
+
+        timer = threading.Timer(timeout, expire)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _exchange(self, request: dict[str, Any], on_progress: OnProgress | None) -> dict[str, Any] | None:
+        """The answer, or None when the process died first."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
+            return None
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            stdin.write(json.dumps(request) + "\n")
+            stdin.flush()
+        for line in stdout:
+            message: dict[str, Any] = json.loads(line)
+            if "progress" in message:
+                if on_progress is not None:
+                    on_progress(Progress(**message["progress"]))
+                continue
+            return message
+        return None
+
+    def log_since(self, start: int) -> list[str]:
+        """The vendor's lines after a position of the log."""
+        self._log.seek(start)
+        text = self._log.read().decode("utf-8", errors="replace")
+        return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+    def log_position(self) -> int:
+        """The end of the log, for `log_since`."""
+        return self._log.seek(0, os.SEEK_END)
+
+    def _died(self, request: dict[str, Any], start: int, timeout: float | None) -> VendorError:
+        code = self._process.wait()
+        if timeout is not None:
+            how = f"did not answer within {timeout:g} s and was stopped"
+        elif code < 0:
+            how = f"crashed with {signal.Signals(-code).name}"
+        else:
+            how = f"ended with exit code {code}"
+        return VendorError(
+            f"{self.name} {how} in {request['function']}",
+            code="DK512" if timeout is not None else "DK511",
+            log=self.log_since(start)[-LOG_LINES:],
+            reproduce=self._reproduce(request),
+            hint="run the reproducing command; deploykit itself and its outputs are unharmed",
+        )
+
+    def _failed(self, request: dict[str, Any], start: int, problem: Mapping[str, Any]) -> Exception:
+        if problem["ours"]:
+            # Our own code failed in the worker: a bug, with the child's traceback.
+            return RuntimeError(f"in worker {self.name}: {problem['traceback']}")
+        last = [line for line in self.log_since(start) if not line.startswith(("Traceback ", "  File "))]
+        return VendorError(
+            f"{self.name} failed: {problem['type']}: {str(problem['message']).strip()[:2000]}",
+            log=last[-LOG_LINES:],
+            reproduce=self._reproduce(request),
+        )
+
+    def _reproduce(self, request: dict[str, Any]) -> str:
+        """A shell command that runs the request again; the request is kept in a file for it."""
+        folder = Path(tempfile.mkdtemp(prefix="deploykit-failed-"))
+        file = folder / "request.json"
+        file.write_text(json.dumps(request, indent=2), encoding="utf-8")
+        return shlex.join([self.interpreter, "-m", "deploykit.worker", str(file)])
+
+    def kill(self) -> None:
+        """Stops the process at once."""
+        if self.alive:
+            self._process.kill()
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process after what it is doing and frees its log."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+
+class WorkerPool:
+    """Workers by name, started when first needed and again after a crash; a context manager that ends them all."""
+
+    def __init__(self) -> None:
+        """An empty pool; no process starts here."""
+        self._workers: dict[str, Worker] = {}
+
+    def get(self, name: str, interpreter: str | None = None) -> Worker:
+        """The live worker of that name."""
+        found = self._workers.get(name)
+        if found is None or not found.alive:
+            if interpreter is not None and not Path(interpreter).exists():
+                raise UnavailableError(f"no interpreter for {name}: {interpreter}", hint="deploykit doctor")
+            found = self._workers[name] = Worker(name, interpreter=interpreter or sys.executable)
+        return found
+
+    def close(self, *, kill: bool = False) -> None:
+        """Ends every worker."""
+        while self._workers:
+            _, found = self._workers.popitem()
+            if kill:
+                found.kill()
+            else:
+                found.close()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(kill=kind is not None)
+
+
+_current: contextvars.ContextVar[WorkerPool | None] = contextvars.ContextVar("workers", default=None)
+
+
+@contextlib.contextmanager
+def workers() -> Iterator[WorkerPool]:
+    """The pool of the surrounding `with workers():`, or a new one that ends with this block."""
+    outer = _current.get()
+    if outer is not None:
+        yield outer
+        return
+    with WorkerPool() as pool:
+        token = _current.set(pool)
+        try:
+            yield pool
+        finally:
+            _current.reset(token)
+
+
+def run_isolated(
+    name: str,
+    function: str,
+    arguments: Mapping[str, Any],
+    *,
+    interpreter: str | None = None,
+    block: Sequence[str] = (),
+    timeout: float | None = None,
+    on_progress: OnProgress | None = None,
+) -> Any:
+    """Calls a function in the worker `name` of the current pool; see `Worker.call`.
+
+    Two calls with different `block` lists must use different names: a package, once imported, stays.
+    """
+    with workers() as pool:
+        return pool.get(name, interpreter).call(
+            function, arguments, block=block, timeout=timeout, on_progress=on_progress
+        )

@@ -1,0 +1,92 @@
+"""Runtime: an artifact loaded into the engine that runs it, and what the engine says about its kernels.
+
+Runtimes live in worker processes (`deploykit.isolation`); nothing here imports an engine.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal
+
+from deploykit.errors import UnavailableError, UsageError
+from deploykit.target import format_of, resolve, target_of_format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    import numpy as np
+
+    from deploykit.artifact import TensorSpec
+
+    Feeds = Mapping[str, np.ndarray[Any, Any]]
+    Outputs = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel the engine ran, by its own profile.
+
+    precision: "fp32", "fp16", "bf16", "int8", "int32", ... of the computation. nodes: ONNX node names fused into it.
+    macs: multiply-accumulates for one call, 0 where it has none. microseconds: time of one call when profiled.
+    """
+
+    name: str
+    op: str
+    precision: str
+    nodes: tuple[str, ...] = ()
+    macs: int = 0
+    microseconds: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    """How to load: device, onnxruntime provider, intra-op threads (None: the engine's choice), exact fp32 compute.
+
+    exact: ask for the artifact's own precision where the engine would lower it (OpenVINO's bf16 on newer CPUs).
+    optimize: False turns graph optimisation off where the engine can (the reference runs that way).
+    """
+
+    device: Literal["cpu", "gpu", "npu"] = "cpu"
+    provider: str | None = None
+    threads: int | None = None
+    exact: bool = True
+    optimize: bool = True
+
+
+class Runtime(abc.ABC):
+    """A loaded artifact."""
+
+    execution: Literal["real", "simulated"] = "real"
+    engine: str  # "onnxruntime 1.32.0 (CPUExecutionProvider)"
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @abc.abstractmethod
+    def predict(self, feeds: Feeds) -> Outputs:
+        """Outputs by name, in the artifact's own dtypes; feeds by input name in the declared dtypes."""
+
+    def kernels(self, feeds: Feeds) -> list[Kernel] | None:
+        """The kernels one call runs, by the engine's own profile; None when the engine does not tell."""
+        return None
+
+    def close(self) -> None:
+        """Frees the engine's memory."""
+
+
+def open_runtime(path: Path, options: RuntimeOptions | None = None) -> Runtime:
+    """Loads an artifact into its engine, in this process: call it in a worker.
+
+    Raises UsageError (DK804) for a file no runtime knows, UnavailableError (DK502) where the engine cannot run here.
+    """
+    format = format_of(path)  # noqa: A001 - the field's name
+    target = target_of_format(format) if format else None
+    if target is None:
+        raise UsageError(
+            f"nothing here runs {path.name!r}", code="DK804", file=path, hint="deploykit targets lists what runs on this machine"
+        )
+    if target.runtime is None:
+        raise UnavailableError(f"{target.title} artifacts do not run on this machine", code="DK502", file=path, target=target.name)
+    load: Callable[[Path, RuntimeOptions], Runtime] = resolve(target.runtime)
+    return load(path, options or RuntimeOptions())

@@ -1,0 +1,147 @@
+"""Stage and run_stage: the one place where an artifact is made, timed, described and published."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Any
+
+from deploykit import io
+from deploykit.artifact import Artifact, Execution, TensorSpec, write_manifest
+from deploykit.errors import GateError
+from deploykit.progress import OnProgress, silent
+from deploykit.report import Finding, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+@dataclasses.dataclass(slots=True)
+class Product:
+    """What a stage wrote, in facts; `run_stage` adds digest, size, parent and path.
+
+    files: names beside the main file that belong to the artifact, main file first; empty when there is only one.
+    """
+
+    format: str
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    target: str | None = None
+    precision: str = "fp32"
+    opset: int | None = None
+    execution: Execution = "none"
+    tool_versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+    metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(slots=True)
+class Verification:
+    """The evidence for an artifact: findings, metrics, and whether it was executed to get them."""
+
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+    metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    execution: Execution | None = None
+
+
+class Stage(abc.ABC):
+    """One step that makes one artifact from named inputs, which it never changes."""
+
+    name: str
+
+    @property
+    @abc.abstractmethod
+    def options(self) -> dict[str, Any]:
+        """Everything that decides the result besides the inputs, as JSON; goes into the manifest and the cache key."""
+
+    def requires(self, inputs: Mapping[str, Artifact]) -> list[Finding]:
+        """Preflight, before any work: problems of the inputs, all at once. An error finding stops the stage."""
+        return []
+
+    @abc.abstractmethod
+    def run(self, inputs: Mapping[str, Artifact], output: Path, on_progress: OnProgress) -> Product:
+        """Writes the artifact at `output` (a staging path of the final name) and says what it is."""
+
+    def ensures(self, inputs: Mapping[str, Artifact], made: Artifact, on_progress: OnProgress) -> Verification:
+        """Verification of what was written, before it is published. An error finding unpublishes it."""
+        return Verification()
+
+
+def run_stage(
+    stage: Stage,
+    inputs: Mapping[str, Artifact],
+    output: Path,
+    *,
+    force: bool = False,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Runs a stage: preflight, work, verification, manifest, publication.
+
+    Returns a report whose artifact is published at `output`; when a gate failed the report has error findings, no
+    artifact, and `output` is as it was.
+    """
+    started = time.perf_counter()
+    report = Report(command=stage.name)
+    io.check_output(output, force=force)
+    report.add(*stage.requires(inputs))
+    if not report.failed:
+        try:
+            _make(stage, inputs, output, report, force=force, on_progress=on_progress)
+        except _GateFailedError:
+            report.artifacts.clear()
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+class _GateFailedError(Exception):
+    """Leaves the staging context without publishing."""
+
+
+def _make(
+    stage: Stage,
+    inputs: Mapping[str, Artifact],
+    output: Path,
+    report: Report,
+    *,
+    force: bool,
+    on_progress: OnProgress,
+) -> None:
+    with io.staged(output, force=force) as staging:
+        try:
+            product = stage.run(inputs, staging, on_progress)
+        except GateError as problem:
+            report.error = problem
+            raise _GateFailedError from problem
+        report.add(*product.findings)
+        report.metrics.update(product.metrics)
+        if report.failed:
+            raise _GateFailedError
+        parent = next(iter(inputs.values()), None)
+        made = Artifact.of(
+            staging,
+            product.format,
+            files=product.files,
+            inputs=product.inputs,
+            outputs=product.outputs,
+            target=product.target,
+            precision=product.precision,
+            opset=product.opset,
+            parent_sha256=parent.sha256 if parent else None,
+            execution=product.execution,
+            stage=stage.name,
+            options=stage.options,
+            tool_versions=product.tool_versions,
+        )
+        report.artifacts.append(made)
+        evidence = stage.ensures(inputs, made, on_progress)
+        report.add(*evidence.findings)
+        report.metrics.update(evidence.metrics)
+        if report.failed:
+            raise _GateFailedError
+        made = dataclasses.replace(made, execution=evidence.execution or made.execution)
+        write_manifest(made)
+        report.artifacts[0] = dataclasses.replace(made, path=output)
+

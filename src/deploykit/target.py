@@ -1,0 +1,168 @@
+"""Target: what a place where models run needs, as data; and the table of all of them.
+
+Importing a Target needs the standard library only: converter, rules and runtime are `module:object` strings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import importlib
+import importlib.metadata
+from typing import TYPE_CHECKING, Any, Literal
+
+from deploykit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+ENTRY_POINT_GROUP = "deploykit.targets"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QuantizationScheme:
+    """How INT8 is to look in the ONNX so that the target fuses it.
+
+    activation: integer type of activations. symmetric_activations: zero point 0 (int8) instead of a fitted one.
+    quantize_bias: int32 bias as Q/DQ; False leaves it float, which TensorRT and Core ML want.
+    quantize_residual: both inputs of an Add get their own Q/DQ.
+    operators: op types whose inputs are quantized; others stay float.
+    """
+
+    activation: Literal["int8", "uint8"] = "int8"
+    symmetric_activations: bool = True
+    per_channel: bool = True
+    quantize_bias: bool = False
+    quantize_residual: bool = False
+    reduce_range: bool = False
+    operators: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """One target, described.
+
+    suffix: of the artifact ("" when it is a folder). format: what `inspect` and the runtimes know it by.
+    versions: names accepted after `@`, the first one the default; empty when the target has none.
+    precisions: what `convert` takes, in the vocabulary of `quantize`.
+    options: names accepted by `--option`, each with one line of help.
+    passes: optimizers that prepare a graph for it. extra: the pip extra; packages: what that extra brings, by import name.
+    converter, support, runtime, inspect: `module:function`; None when the target cannot.
+    worker: name of the worker process its vendor code runs in; blocked: packages kept out of that process.
+    runs_on: why it does not run on this machine, as a `module:function` returning a reason or None.
+    """
+
+    name: str
+    title: str
+    suffix: str
+    format: str
+    extra: str | None
+    packages: tuple[str, ...]
+    distributions: tuple[str, ...]
+    precisions: tuple[str, ...] = ("fp32",)
+    versions: tuple[str, ...] = ()
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    scheme: QuantizationScheme = QuantizationScheme()
+    passes: tuple[str, ...] = ()
+    converter: str | None = None
+    support: str | None = None
+    runtime: str | None = None
+    inspect: str | None = None
+    worker: str = ""
+    blocked: tuple[str, ...] = ()
+    runs_on: str | None = None
+
+
+# The literal table: a name here costs nothing until it is asked for.
+_TABLE: dict[str, str] = {
+    "onnxruntime": "deploykit.converters.onnxruntime:TARGET",
+    "openvino": "deploykit.converters.openvino:TARGET",
+    "tensorrt-rtx": "deploykit.converters.tensorrt_rtx:TARGET",
+    "coreml": "deploykit.converters.coreml:TARGET",
+}
+
+
+def resolve(reference: str) -> Any:
+    """The object that a `module:object` string names."""
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+@functools.cache
+def _third_party() -> dict[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def target_names() -> list[str]:
+    """All target names, ours first, then those of other packages."""
+    return [*_TABLE, *sorted(name for name in _third_party() if name not in _TABLE)]
+
+
+def get_target(name: str) -> Target:
+    """The target of that name without a version; UsageError (DK801) with the nearest name otherwise."""
+    if name in _TABLE:
+        found: Target = resolve(_TABLE[name])
+        return found
+    if name in _third_party():
+        loaded: Target = _third_party()[name].load()
+        return loaded
+    near = difflib.get_close_matches(name, target_names(), n=1)
+    raise UsageError(
+        f"there is no target {name!r}",
+        code="DK801",
+        context=[f"targets: {', '.join(target_names())}"],
+        hint=f"did you mean {near[0]!r}?" if near else "deploykit targets",
+    )
+
+
+def parse_target(text: str) -> tuple[Target, str | None]:
+    """`name` or `name@version`: the target and its version (the default where none is given).
+
+    Raises UsageError (DK801, DK802) for an unknown name or version.
+    """
+    name, _, version = text.partition("@")
+    target = get_target(name)
+    if not version:
+        return target, target.versions[0] if target.versions else None
+    if version not in target.versions:
+        raise UsageError(
+            f"target {name!r} has no version {version!r}",
+            code="DK802",
+            context=[f"versions: {', '.join(target.versions) or 'none; leave @ away'}"],
+        )
+    return target, version
+
+
+def check_options(target: Target, options: Mapping[str, Any]) -> None:
+    """Refuses an `--option` that the target does not know (UsageError DK803): never ignored."""
+    for name in options:
+        if name not in target.options:
+            near = difflib.get_close_matches(name, target.options, n=1)
+            raise UsageError(
+                f"target {target.name!r} has no option {name!r}",
+                code="DK803",
+                context=[f"{option}: {text}" for option, text in target.options.items()] or ["it has no options"],
+                hint=f"did you mean {near[0]!r}?" if near else "",
+            )
+
+
+def format_of(path: Path) -> str | None:
+    """Artifact format by suffix ("onnx", "openvino", ...); None when no target has it. Content is checked on loading."""
+    if path.suffix == ".onnx":
+        return "onnx"
+    return next((t.format for t in map(get_target, target_names()) if t.suffix and t.suffix == path.suffix), None)
+
+
+def target_of_format(format: str) -> Target | None:  # noqa: A002 - the field's name
+    """The target that runs and inspects artifacts of that format."""
+    return next((t for t in map(get_target, target_names()) if t.format == format), None)
+
+
+def unavailable(target: Target) -> str | None:
+    """Why artifacts of the target cannot run here; None when they can. Imports nothing heavy."""
+    if target.runs_on is None:
+        return None
+    reason: Callable[[], str | None] = resolve(target.runs_on)
+    return reason()

@@ -1,0 +1,123 @@
+"""The child side of `deploykit.isolation`: runs vendor code where it can print, crash and leak without harm.
+
+Started as a script by any interpreter, so it imports the standard library only. Requests come as JSON lines on stdin,
+answers go as JSON lines to the original stdout; file descriptors 1 and 2 then belong to the vendor's log.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any, TextIO
+
+
+def _adopt_package(folder: Path) -> None:
+    """Makes `deploykit` importable from `folder` without putting its neighbours on the path of this interpreter."""
+    if importlib.util.find_spec("deploykit") is not None:
+        return
+    spec = importlib.util.spec_from_file_location(
+        "deploykit", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["deploykit"] = module
+    spec.loader.exec_module(module)
+
+
+def _call(request: dict[str, Any], emit: Any) -> dict[str, Any]:
+    module, _, name = request["function"].partition(":")
+    for blocked in request.get("block", ()):
+        # A None entry makes the import fail at once: coremltools and onnxsim pull in torch and TensorFlow when they can.
+        sys.modules.setdefault(blocked, None)  # type: ignore[arg-type]
+    function = getattr(importlib.import_module(module), name)
+    arguments = dict(request["arguments"])
+    if request.get("progress"):
+        from deploykit.progress import Progress
+
+        def on_progress(step: Progress) -> None:
+            emit({"progress": {"stage": step.stage, "item": step.item, "done": step.done, "total": step.total}})
+
+        arguments["on_progress"] = on_progress
+    return {"result": function(**arguments)}
+
+
+def _answer(request: dict[str, Any], emit: Any) -> dict[str, Any]:
+    try:
+        return _call(request, emit)
+    except BaseException as problem:  # noqa: BLE001 - everything, SystemExit of vendor code too, must reach the parent
+        traceback.print_exc()
+        from deploykit.errors import DeploykitError
+        from deploykit.io import disk_full, is_no_space
+
+        if isinstance(problem, DeploykitError):
+            return {"error": problem.as_dict()}
+        if isinstance(problem, OSError) and is_no_space(problem):
+            return {"error": disk_full(problem.filename or request.get("output") or "the output").as_dict()}
+        frames = traceback.extract_tb(problem.__traceback__)
+        return {
+            "exception": {
+                "type": type(problem).__name__,
+                "message": str(problem),
+                "ours": bool(frames) and "deploykit" in Path(frames[-1].filename).parts,
+                "traceback": traceback.format_exc(),
+            }
+        }
+
+
+def main() -> None:
+    """Answers requests until stdin closes; leaves at once when it closes in the middle of one."""
+    package = Path(__file__).resolve().parent
+    if sys.path and Path(sys.path[0] or ".").resolve() == package:
+        del sys.path[0]  # a script's own folder: its `io.py` must not shadow the standard library
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides: Ctrl-C reaches the whole group
+    channel: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    lock = threading.Lock()
+    requests: queue.Queue[str | None] = queue.Queue()
+    busy = threading.Event()
+
+    def emit(message: dict[str, Any]) -> None:
+        with lock:
+            channel.write(json.dumps(message) + "\n")
+            channel.flush()
+
+    def read() -> None:
+        for line in sys.stdin:
+            requests.put(line)
+        if busy.is_set():
+            os._exit(1)  # the parent is gone: nobody waits for this answer
+        requests.put(None)
+
+    _adopt_package(package)
+    threading.Thread(target=read, daemon=True).start()
+    while (line := requests.get()) is not None:
+        busy.set()
+        answer = _answer(json.loads(line), emit)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        busy.clear()
+        emit(answer)
+
+
+def replay(file: Path) -> None:
+    """Runs one recorded request in this process, prints included: what an error's reproducing command does."""
+    _adopt_package(Path(__file__).resolve().parent)
+    request = json.loads(file.read_text(encoding="utf-8"))
+    request["progress"] = False
+    print(json.dumps(_answer(request, lambda _: None), indent=2))  # noqa: T201 - this is the command's output
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        replay(Path(sys.argv[1]))
+    else:
+        main()
