@@ -67,7 +67,7 @@ class Artifact:
     files: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, path: Path, format: str, *, files: tuple[str, ...] = (), **facts: Any) -> Artifact:  # noqa: A002 - the field's name
+    def of(cls, path: Path, format: str, *, files: tuple[str, ...] = (), **facts: Any) -> Artifact:
         """An artifact for files that exist: digest and size are measured here."""
         names = files or (path.name,)
         members = [path.parent / name for name in names]

@@ -59,7 +59,10 @@ def existing_file(path: Path, what: str = "file") -> Path:
         raise InvalidFileError(f"cannot read {path}: {problem.strerror}", code="DK103", file=path) from problem
     if not first:
         raise InvalidFileError(
-            f"{path} is empty (0 bytes)", code="DK104", file=path, hint="the download or export was cut off: make it again"
+            f"{path} is empty (0 bytes)",
+            code="DK104",
+            file=path,
+            hint="the download or export was cut off: make it again",
         )
     return path
 
@@ -110,7 +113,10 @@ def check_output(path: Path, *, force: bool, suffix: str | None = None) -> Path:
         )
     if not path.parent.is_dir():
         raise OutputError(
-            f"the output folder does not exist: {path.parent}", code="DK121", file=path, hint=f"mkdir -p '{path.parent}'"
+            f"the output folder does not exist: {path.parent}",
+            code="DK121",
+            file=path,
+            hint=f"mkdir -p '{path.parent}'",
         )
     if path.exists() and not force:
         raise OutputError(f"the output exists: {path}", code="DK120", file=path, hint="add --force to replace it")
@@ -205,4 +211,6 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
 
 def scratch_folder(near: Path | None = None) -> tempfile.TemporaryDirectory[str]:
     """A temporary folder for intermediate files; beside `near` when renames must stay on its file system."""
-    return tempfile.TemporaryDirectory(prefix=".deploykit-", suffix=".tmp", dir=None if near is None else os.fspath(near))
+    return tempfile.TemporaryDirectory(
+        prefix=".deploykit-", suffix=".tmp", dir=None if near is None else os.fspath(near)
+    )

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from deploykit import worker as worker_module
 from deploykit.errors import UnavailableError, VendorError, error_from_dict
@@ -42,7 +42,9 @@ _QUIET = {
 class Worker:
     """One child process that answers requests in turn."""
 
-    def __init__(self, name: str, *, interpreter: str = sys.executable, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, name: str, *, interpreter: str = sys.executable, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Starts the process; its imports happen with the first request."""
         self.name = name
         self.interpreter = interpreter
@@ -221,7 +223,7 @@ class WorkerPool:
             else:
                 found.close()
 
-    def __enter__(self) -> WorkerPool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -233,7 +235,7 @@ _current: contextvars.ContextVar[WorkerPool | None] = contextvars.ContextVar("wo
 
 @contextlib.contextmanager
 def workers() -> Iterator[WorkerPool]:
-    """The pool of the surrounding `with workers():`, or a new one that ends with this block."""
+    """Gives the pool of the surrounding block, or a new one that ends with this one."""
     outer = _current.get()
     if outer is not None:
         yield outer

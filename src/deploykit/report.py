@@ -137,7 +137,8 @@ class Report:
         }
         if isinstance(self.error, VendorError):
             document["vendor"] = {"log": list(self.error.log), "reproduce": self.error.reproduce}
-        return finite(document)
+        ready: dict[str, Any] = finite(document)
+        return ready
 
 
 def finding_of(error: DeploykitError) -> Finding:

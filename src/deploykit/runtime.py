@@ -80,13 +80,18 @@ def open_runtime(path: Path, options: RuntimeOptions | None = None) -> Runtime:
 
     Raises UsageError (DK804) for a file no runtime knows, UnavailableError (DK502) where the engine cannot run here.
     """
-    format = format_of(path)  # noqa: A001 - the field's name
+    format = format_of(path)
     target = target_of_format(format) if format else None
     if target is None:
         raise UsageError(
-            f"nothing here runs {path.name!r}", code="DK804", file=path, hint="deploykit targets lists what runs on this machine"
+            f"nothing here runs {path.name!r}",
+            code="DK804",
+            file=path,
+            hint="deploykit targets lists what runs on this machine",
         )
     if target.runtime is None:
-        raise UnavailableError(f"{target.title} artifacts do not run on this machine", code="DK502", file=path, target=target.name)
+        raise UnavailableError(
+            f"{target.title} artifacts do not run on this machine", code="DK502", file=path, target=target.name
+        )
     load: Callable[[Path, RuntimeOptions], Runtime] = resolve(target.runtime)
     return load(path, options or RuntimeOptions())

@@ -144,4 +144,3 @@ def _make(
         made = dataclasses.replace(made, execution=evidence.execution or made.execution)
         write_manifest(made)
         report.artifacts[0] = dataclasses.replace(made, path=output)
-

@@ -48,7 +48,8 @@ class Target:
     versions: names accepted after `@`, the first one the default; empty when the target has none.
     precisions: what `convert` takes, in the vocabulary of `quantize`.
     options: names accepted by `--option`, each with one line of help.
-    passes: optimizers that prepare a graph for it. extra: the pip extra; packages: what that extra brings, by import name.
+    passes: optimizers that prepare a graph for it. extra: the pip extra; packages: what it brings, by import name
+    (distributions: by name on the index).
     converter, support, runtime, inspect: `module:function`; None when the target cannot.
     worker: name of the worker process its vendor code runs in; blocked: packages kept out of that process.
     runs_on: why it does not run on this machine, as a `module:function` returning a reason or None.
@@ -149,13 +150,13 @@ def check_options(target: Target, options: Mapping[str, Any]) -> None:
 
 
 def format_of(path: Path) -> str | None:
-    """Artifact format by suffix ("onnx", "openvino", ...); None when no target has it. Content is checked on loading."""
+    """Artifact format by suffix ("onnx", "openvino", ...); None when no target has it. Loading checks the content."""
     if path.suffix == ".onnx":
         return "onnx"
     return next((t.format for t in map(get_target, target_names()) if t.suffix and t.suffix == path.suffix), None)
 
 
-def target_of_format(format: str) -> Target | None:  # noqa: A002 - the field's name
+def target_of_format(format: str) -> Target | None:
     """The target that runs and inspects artifacts of that format."""
     return next((t for t in map(get_target, target_names()) if t.format == format), None)
 

@@ -36,14 +36,13 @@ def _adopt_package(folder: Path) -> None:
 def _call(request: dict[str, Any], emit: Any) -> dict[str, Any]:
     module, _, name = request["function"].partition(":")
     for blocked in request.get("block", ()):
-        # A None entry makes the import fail at once: coremltools and onnxsim pull in torch and TensorFlow when they can.
+        # None makes the import fail at once: coremltools and onnxsim pull in torch and TensorFlow when they can.
         sys.modules.setdefault(blocked, None)  # type: ignore[arg-type]
     function = getattr(importlib.import_module(module), name)
     arguments = dict(request["arguments"])
     if request.get("progress"):
-        from deploykit.progress import Progress
 
-        def on_progress(step: Progress) -> None:
+        def on_progress(step: Any) -> None:
             emit({"progress": {"stage": step.stage, "item": step.item, "done": step.done, "total": step.total}})
 
         arguments["on_progress"] = on_progress
@@ -53,7 +52,7 @@ def _call(request: dict[str, Any], emit: Any) -> dict[str, Any]:
 def _answer(request: dict[str, Any], emit: Any) -> dict[str, Any]:
     try:
         return _call(request, emit)
-    except BaseException as problem:  # noqa: BLE001 - everything, SystemExit of vendor code too, must reach the parent
+    except BaseException as problem:  # everything, SystemExit of vendor code too, must reach the parent
         traceback.print_exc()
         from deploykit.errors import DeploykitError
         from deploykit.io import disk_full, is_no_space

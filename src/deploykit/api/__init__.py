@@ -1,0 +1,1 @@
+"""The public functions, one file a command: they put the parts together."""

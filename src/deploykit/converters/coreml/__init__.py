@@ -1,0 +1,1 @@
+"""The Core ML target."""

@@ -1,0 +1,1 @@
+"""ONNX to MIL, one file an op family."""

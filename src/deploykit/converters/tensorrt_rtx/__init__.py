@@ -1,0 +1,1 @@
+"""The TensorRT for RTX target."""

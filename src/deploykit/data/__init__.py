@@ -1,0 +1,1 @@
+"""Input data sources, sampling and the preprocessing contract."""

@@ -1,0 +1,1 @@
+"""Model sources to ONNX, one file a kind of source."""

@@ -1,0 +1,1 @@
+"""Graph passes and simplifying engines, verified before they are believed."""

@@ -1,0 +1,1 @@
+"""The whole chain: configuration, plan, cache, run, resume."""

@@ -1,0 +1,1 @@
+"""Calibration and quantization; empty on purpose, since `deploykit.quantize` is the function."""

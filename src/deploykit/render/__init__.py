@@ -1,0 +1,1 @@
+"""Renderings of a Report, one file a format."""

@@ -1,0 +1,1 @@
+"""The inference server: data plane without protocol, HTTP that translates, metrics."""
