@@ -1,1 +1,45 @@
-"""The Core ML target."""
+"""Core ML: ML Programs (`.mlpackage`) lowered from ONNX by our own front-end; coremltools has none since version 6."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+from deploykit.target import QuantizationScheme, Target
+
+
+def why_not_here() -> str | None:
+    """Why a package is not executed on this machine; None on a Mac that has coremltools."""
+    if sys.platform != "darwin":
+        return "Core ML runs on Apple systems only: packages are made and reloaded here, not run"
+    if importlib.util.find_spec("coremltools") is None:
+        return "coremltools is not installed: pip install 'deploykit[coreml]'"
+    return None
+
+
+TARGET = Target(
+    name="coreml",
+    title="Core ML",
+    suffix=".mlpackage",
+    format="coreml",
+    extra="coreml",
+    packages=("coremltools",),
+    distributions=("coremltools",),
+    precisions=("fp32", "fp16", "int8-weights", "int8"),
+    versions=("iOS17", "iOS16", "iOS18"),
+    options={"minimum_deployment_target": "iOS16, iOS17 (the default) or iOS18: the oldest system that is to load it"},
+    scheme=QuantizationScheme(
+        activation="int8",
+        symmetric_activations=True,
+        per_channel=True,
+        quantize_bias=False,
+    ),
+    converter="deploykit.converters.coreml.convert:convert_job",
+    support="deploykit.converters.coreml.support:support_job",
+    runtime="deploykit.converters.coreml.runtime:load",
+    inspect="deploykit.converters.coreml.inspect:describe",
+    worker="coreml",
+    # coremltools imports both where it finds them: 8 s and 1 GB for front-ends that are not used here.
+    blocked=("torch", "tensorflow"),
+    runs_on="deploykit.converters.coreml:why_not_here",
+)

@@ -1,1 +1,48 @@
-"""The TensorRT for RTX target."""
+"""TensorRT for RTX: engines built ahead of time, without a GPU, for several GPU generations at once."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+from deploykit.target import QuantizationScheme, Target
+
+
+def why_not_here() -> str | None:
+    """Why an engine is not executed on this machine: the driver is missing, or there is no runtime for it yet."""
+    library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return f"no NVIDIA driver on this machine ({library} does not load): engines are built here, not run"
+    return "deploykit builds TensorRT-RTX engines and checks them statically; it does not run them yet"
+
+
+TARGET = Target(
+    name="tensorrt-rtx",
+    title="TensorRT for RTX",
+    suffix=".engine",
+    format="tensorrt-rtx",
+    extra="tensorrt-rtx",
+    packages=("tensorrt_rtx",),
+    distributions=("tensorrt_rtx",),
+    precisions=("fp32", "fp16", "bf16", "int8"),
+    options={
+        "sm": "GPU generations the engine is built for, as compute capabilities: sm=89,120 (the default)",
+        "optimization_level": "0 to 5: how long the builder looks for faster kernels (its default is 3)",
+    },
+    # What its parser takes: int8 on both sides, zero points of 0, a float bias. The residual of an Add with its own
+    # Q/DQ keeps the sum in int8.
+    scheme=QuantizationScheme(
+        activation="int8",
+        symmetric_activations=True,
+        per_channel=True,
+        quantize_bias=False,
+        quantize_residual=True,
+    ),
+    converter="deploykit.converters.tensorrt_rtx.convert:convert_job",
+    support="deploykit.converters.tensorrt_rtx.support:support_job",
+    inspect="deploykit.converters.tensorrt_rtx.inspect:describe",
+    worker="tensorrt-rtx",
+    runs_on="deploykit.converters.tensorrt_rtx:why_not_here",
+)
