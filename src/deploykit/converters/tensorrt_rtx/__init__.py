@@ -29,7 +29,7 @@ TARGET = Target(
     precisions=("fp32", "fp16", "bf16", "int8"),
     options={
         "sm": "GPU generations the engine is built for, as compute capabilities: sm=89,120 (the default)",
-        "optimization_level": "0 to 5: how long the builder looks for faster kernels (its default is 3)",
+        "tf32": "true lets fp32 layers use TF32 tensor cores, which round inputs to 10 bits (default: false)",
     },
     # What its parser takes: int8 on both sides, zero points of 0, a float bias. The residual of an Add with its own
     # Q/DQ keeps the sum in int8.

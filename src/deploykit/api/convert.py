@@ -1,0 +1,332 @@
+"""`deploykit convert`: ONNX (or any source, through export) to a target's native artifact, checked, built, compared."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit import graph, io, lazy
+from deploykit.artifact import Artifact, TensorSpec
+from deploykit.converters.profiles import Profile, parse_profiles
+from deploykit.data.specs import parse_dim
+from deploykit.isolation import run_isolated, workers
+from deploykit.progress import OnProgress, Progress, silent
+from deploykit.report import Finding, Report, failure, note
+from deploykit.stage import Product, Stage, Verification, run_stage
+from deploykit.target import Target, check_options, parse_target, unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+_UNSUPPORTED = {"unsupported", "unknown"}
+
+
+class ConvertStage(Stage):
+    """Builds one target's artifact from an ONNX artifact and compares it with its parent and its float source.
+
+    dims: bounds by symbol, [min, max or None]. profiles: [min, opt, max shape] by input.
+    precision: what the ONNX holds; None takes what the artifact says. data_request: a `DataRequest` for the comparison.
+    reference: the float source, for the second gate; None leaves that gate out.
+    The inputs of `run_stage` are {"model": ONNX artifact}.
+    """
+
+    name = "convert"
+
+    def __init__(
+        self,
+        target: Target,
+        version: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        dims: Mapping[str, Sequence[int | None]] | None = None,
+        profiles: Mapping[str, Profile] | None = None,
+        precision: str | None = None,
+        data_request: Mapping[str, Any] | None = None,
+        reference: Artifact | None = None,
+    ) -> None:
+        """Checks the options' names; UsageError (DK803)."""
+        check_options(target, options or {})
+        self.target = target
+        self.version = version
+        self.target_options = dict(options or {})
+        self.dims = {name: list(bounds) for name, bounds in (dims or {}).items()}
+        self.profiles = dict(profiles or {})
+        self.precision = precision
+        self.data_request = dict(data_request) if data_request is not None else None
+        self.reference = reference
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What decides the artifact's bytes; the comparison's data decides whether it is published, and stands beside."""
+        return {
+            "to": self.target.name,
+            "version": self.version,
+            "options": self.target_options,
+            "dims": self.dims,
+            "profiles": self.profiles,
+            "precision": self.precision,
+            "reference_sha256": self.reference.sha256 if self.reference else None,
+        }
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """The options a job gets: the target's own, and the version, which is no `--option`."""
+        return {**self.target_options, **({"version": self.version} if self.version else {})}
+
+    def _call(self, function: str, **arguments: Any) -> Any:
+        return run_isolated(self.target.worker, function, arguments, block=self.target.blocked)
+
+    def requires(self, inputs: Mapping[str, Artifact]) -> list[Finding]:
+        """Precision and every node that the target refuses, all at once, before anything is built."""
+        model = inputs["model"]
+        found = []
+        precision = self.precision or model.precision
+        if precision not in self.target.precisions:
+            found.append(
+                failure(
+                    "DK530",
+                    f"{self.target.title} takes {', '.join(self.target.precisions)}, and {model.path.name} is {precision}",
+                    target=self.target.name,
+                    hint=f"deploykit quantize MODEL -o OUT --precision ... --target {self.target.name}",
+                )
+            )
+        if self.target.support is None:
+            return found
+        support = self._call(
+            self.target.support,
+            model=str(model.path),
+            options=self._settings,
+            dims=self.dims,
+            profiles=self.profiles,
+        )
+        found += [refusal(row, self.target.name) for row in support["nodes"] if row["verdict"] in _UNSUPPORTED]
+        found += [Finding.from_dict(facts) for facts in support["findings"]]
+        return found
+
+    def run(self, inputs: Mapping[str, Artifact], output: Path, on_progress: OnProgress) -> Product:
+        """Runs the target's converter in its worker."""
+        model = inputs["model"]
+        precision = self.precision or model.precision
+        on_progress(Progress(f"converting to {self.target.title}", model.path.name))
+        if self.target.converter is None:
+            raise AssertionError(f"{self.target.name} has no converter")
+        made = self._call(
+            self.target.converter,
+            model=str(model.path),
+            output=str(output),
+            options=self._settings,
+            dims=self.dims,
+            profiles=self.profiles,
+            precision=precision,
+        )
+        return Product(
+            format=self.target.format,
+            inputs=tuple(TensorSpec.from_dict(facts) for facts in made["inputs"]),
+            outputs=tuple(TensorSpec.from_dict(facts) for facts in made["outputs"]),
+            target=self.target.name,
+            precision=precision,
+            opset=model.opset,
+            tool_versions=made["versions"],
+            files=tuple(made["files"]),
+            findings=[Finding.from_dict(facts) for facts in made["findings"]],
+            metrics=made["metrics"],
+        )
+
+    def ensures(self, inputs: Mapping[str, Artifact], made: Artifact, on_progress: OnProgress) -> Verification:
+        """Two gates where the artifact runs here: against its ONNX parent, and against the float source."""
+        reason = unavailable(self.target)
+        if self.target.runtime is None or reason is not None:
+            said = note("DK502", reason or f"{self.target.title} artifacts do not run here", target=self.target.name)
+            return Verification([said], {"parity": None}, "none")
+        gates = {"parent": inputs["model"]}
+        if self.reference is not None and self.reference.sha256 != inputs["model"].sha256:
+            gates["source"] = self.reference
+        evidence = Verification(execution="real", metrics={"parity": {}})
+        for gate, reference in gates.items():
+            on_progress(Progress("comparing", f"{made.path.name} with {reference.path.name}"))
+            self._compare(gate, reference, made, evidence)
+        return evidence
+
+    def _compare(self, gate: str, reference: Artifact, made: Artifact, evidence: Verification) -> None:
+        from deploykit.parity import row_for
+
+        result = run_isolated(
+            f"compare-{self.target.worker}",
+            "deploykit.comparison:compare_job",
+            {
+                "reference": str(reference.path),
+                "candidate": str(made.path),
+                "data": self.data_request or data_request(None, 16, 0, self.dims, None),
+                "precision": row_for("fp32" if gate == "source" else reference.precision, made.precision),
+                "rtol": None,
+                "atol": None,
+                "min_sqnr": None,
+                "options": {},
+                "metric": None,
+            },
+            block=self.target.blocked,
+        )
+        what = "its ONNX parent" if gate == "parent" else "its float source"
+        evidence.metrics["parity"][gate] = {
+            key: result[key] for key in ("outputs", "samples", "execution", "engines") if key in result
+        }
+        evidence.findings += [
+            failure(
+                "DK532",
+                f"output {row['name']!r} of {made.path.name} differs from {what} ({reference.path.name}): "
+                f"max abs {_number(row['max_abs'])}, max rel {_number(row['max_rel'])}, SQNR {_number(row['sqnr_db'])} dB",
+                target=self.target.name,
+                tensor=row["name"],
+                hint=f"deploykit validate {reference.path.name} {made.path.name} shows every output",
+            )
+            for row in result["outputs"]
+            if not row["passed"]
+        ]
+        known = {finding.message for finding in evidence.findings}
+        for facts in result["findings"]:
+            finding = Finding.from_dict(facts)
+            # The failing outputs stand above, with the name of the gate.
+            if finding.message not in known and not (finding.severity == "error" and evidence.findings):
+                evidence.findings.append(finding)
+        if result["execution"] != "real":
+            evidence.execution = result["execution"]
+
+
+def convert(
+    source: str | Path,
+    *,
+    to: str,
+    output: str | Path,
+    inputs: Sequence[str] = (),
+    dims: Iterable[str] | Mapping[str, Sequence[int | None]] = (),
+    sample: str | Path | None = None,
+    weights: str | Path | None = None,
+    args: Any = None,
+    profiles: Iterable[str] | Mapping[str, Sequence[Any]] = (),
+    options: Mapping[str, Any] | None = None,
+    data: str | None = None,
+    samples: int = 16,
+    reference: str | Path | None = None,
+    contract: Any = None,
+    force: bool = False,
+    seed: int = 0,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Converts a model to a target's native artifact, in the precision that the ONNX has.
+
+    source: an ONNX file, or any other source, which is exported first (inputs, sample, weights, args: see `export`).
+    to: `name` or `name@version`. dims: `batch=1..64`. profiles: `x=1x3x8x8:8x3x8x8:64x3x8x8`.
+    data: DATA for the comparison, random:0 when not given. reference: the float ONNX for the second gate.
+    Returns a report whose metrics hold the converter's facts and `parity` ({"parent": ..., "source": ...}, or null where
+    the artifact does not run here). A refused node or a failed comparison is a failed report with no artifact.
+    Raises UsageError, OutputError, ModelError, MissingDependencyError or VendorError.
+    """
+    target, version = parse_target(to)
+    check_options(target, options or {})
+    bounds = bounds_of(dims)
+    shapes = parse_profiles(profiles)
+    final = io.check_output(Path(output), force=force, suffix=target.suffix or None)
+    _require_packages(target)
+    with workers(), _onnx(source, inputs, dims, sample, weights, args, seed, on_progress) as (model, exported):
+        if model is None:
+            return exported
+        artifact = graph.describe(model)
+        floating = graph.describe(Path(reference)) if reference is not None else None
+        stage = ConvertStage(
+            target,
+            version,
+            options,
+            bounds,
+            shapes,
+            artifact.precision,
+            data_request(data, samples, seed, bounds, contract),
+            floating,
+        )
+        report = run_stage(stage, {"model": artifact}, final, force=force, on_progress=on_progress)
+        report.findings[:0] = exported.findings
+        return report
+
+
+def refusal(row: Mapping[str, Any], target: str) -> Finding:
+    """A node that the target does not take, as the finding that stops a conversion."""
+    operator = f"{row['domain']}.{row['op']}" if row["domain"] else row["op"]
+    verb = "refuses" if row["verdict"] == "unsupported" else "may refuse"
+    return failure(
+        "DK526",
+        f"{target} {verb} node {row['node']!r} ({operator}): {row['reason']} [{row['source']}]",
+        target=target,
+        node=row["node"],
+        op=row["op"],
+        hint=row["remedy"],
+    )
+
+
+def data_request(
+    source: str | None, samples: int | None, seed: int, dims: Mapping[str, Sequence[int | None]], contract: Any
+) -> dict[str, Any]:
+    """The `DataRequest` of a comparison."""
+    return {
+        "source": source,
+        "samples": samples,
+        "seed": seed,
+        "label": None,
+        "dims": {name: list(bounds) for name, bounds in dims.items()},
+        "contract": contract.model_dump(mode="json", exclude_none=True)
+        if hasattr(contract, "model_dump")
+        else contract,
+        "purpose": "parity",
+    }
+
+
+def bounds_of(dims: Iterable[str] | Mapping[str, Sequence[int | None]]) -> dict[str, list[int | None]]:
+    """`--dim` texts, or bounds by name, as [min, max or None] by name. Raises UsageError (DK341)."""
+    if hasattr(dims, "items"):
+        return {name: list(bounds) for name, bounds in dims.items()}
+    ranges = [parse_dim(text) for text in dims]
+    return {found.name: [found.minimum, found.maximum] for found in ranges}
+
+
+def _require_packages(target: Target) -> None:
+    for package in target.packages:
+        if not lazy.installed(package):
+            raise lazy.missing(package, target.extra or target.name, f"converting to {target.title}")
+
+
+@contextlib.contextmanager
+def _onnx(
+    source: str | Path,
+    inputs: Sequence[str],
+    dims: Any,
+    sample: str | Path | None,
+    weights: str | Path | None,
+    args: Any,
+    seed: int,
+    on_progress: OnProgress,
+) -> Iterator[tuple[Path | None, Report]]:
+    """The source as an ONNX file, and the report of the export that made it; None when the export failed."""
+    path = Path(source)
+    if path.suffix == ".onnx":
+        graph.check_file(path)
+        yield path, Report("export")
+        return
+    from deploykit.api.export import export
+
+    with io.scratch_folder() as folder:
+        stem = str(source).rpartition(":")[2] if ":" in str(source) else path.stem
+        report = export(
+            source,
+            output=Path(folder) / f"{Path(stem).stem or 'model'}.onnx",
+            inputs=inputs,
+            dims=dims,
+            sample=sample,
+            weights=weights,
+            args=args,
+            seed=seed,
+            on_progress=on_progress,
+        )
+        made = report.artifact
+        yield (made.path if made is not None else None), report
+
+
+def _number(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.3g}"

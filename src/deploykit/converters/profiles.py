@@ -1,0 +1,168 @@
+"""Optimization profiles: smallest, usual and largest shape of each input, from `--profile` or `--dim` bounds."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from deploykit.errors import UsageError
+from deploykit.report import Finding, failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from deploykit.artifact import TensorSpec
+
+Profile = list[list[int]]  # min, opt, max shape
+Bounds = list[int | None]  # min, max of a symbolic dimension; None: open
+_SHAPE = re.compile(r"\d+(x\d+)*")
+_EXAMPLE = "--profile x=1x3x224x224:8x3x224x224:64x3x224x224"
+
+
+def parse_profile(text: str) -> tuple[str, Profile]:
+    """`INPUT=MIN:OPT:MAX` with shapes as `1x3x224x224`: the input's name and its three shapes.
+
+    Raises UsageError (DK521) when it is not that, or when MIN <= OPT <= MAX does not hold.
+    """
+    name, separator, shapes = text.rpartition("=")
+    if not separator or not name:
+        raise UsageError(f"--profile {text!r} is not INPUT=MIN:OPT:MAX", code="DK521", hint=_EXAMPLE)
+    return name, profile_of(name, shapes.split(":"))
+
+
+def profile_of(name: str, shapes: Sequence[str | Sequence[int]]) -> Profile:
+    """Three shapes, each `1x3x224x224` or a list of ints (as YAML gives them), checked.
+
+    Raises UsageError (DK521).
+    """
+    if len(shapes) != 3:
+        raise UsageError(
+            f"the profile of input {name!r} has {len(shapes)} shape(s); three are needed: MIN, OPT, MAX",
+            code="DK521",
+            tensor=name,
+            hint=_EXAMPLE,
+        )
+    profile = [_shape(name, shape) for shape in shapes]
+    smallest, usual, largest = profile
+    if not len(smallest) == len(usual) == len(largest):
+        raise UsageError(f"the shapes of the profile of {name!r} differ in rank", code="DK521", tensor=name)
+    if not all(a <= b <= c for a, b, c in zip(smallest, usual, largest, strict=True)):
+        raise UsageError(
+            f"the profile of input {name!r} is not MIN <= OPT <= MAX in every dimension: {describe(profile)}",
+            code="DK521",
+            tensor=name,
+            hint=_EXAMPLE,
+        )
+    return profile
+
+
+def _shape(name: str, value: str | Sequence[int]) -> list[int]:
+    if isinstance(value, str):
+        if not _SHAPE.fullmatch(value.strip()):
+            raise UsageError(
+                f"{value!r} in the profile of input {name!r} is not a shape", code="DK521", tensor=name, hint=_EXAMPLE
+            )
+        return [int(part) for part in value.strip().split("x")]
+    return [int(size) for size in value]
+
+
+def parse_profiles(profiles: Iterable[str] | Mapping[str, Sequence[Any]]) -> dict[str, Profile]:
+    """All profiles of a command line (`INPUT=MIN:OPT:MAX` each) or of a file (name: three shapes)."""
+    if hasattr(profiles, "items"):
+        return {name: profile_of(name, shapes) for name, shapes in profiles.items()}
+    return dict(parse_profile(text) for text in profiles)
+
+
+def describe(profile: Profile) -> str:
+    """As on the command line: `1x3x224x224:8x3x224x224:64x3x224x224`."""
+    return ":".join("x".join(str(size) for size in shape) for shape in profile)
+
+
+def resolve_profiles(
+    inputs: Sequence[TensorSpec],
+    dims: Mapping[str, Sequence[int | None]],
+    profiles: Mapping[str, Profile],
+    *,
+    target: str,
+) -> tuple[dict[str, Profile], list[Finding]]:
+    """The profile of every input with a dynamic dimension, and what is missing or does not fit, all at once.
+
+    A profile that was given wins. Otherwise each symbol takes its `--dim` bounds as min and max, and as opt their
+    geometric mean (1..64: 8), the middle of a range of batch sizes.
+    Findings: DK520 a dimension without an upper bound, DK521 a profile that does not fit the model.
+    """
+    names = {spec.name for spec in inputs}
+    findings = [
+        failure(
+            "DK521",
+            f"there is a profile for {name!r}, which is no input of the model",
+            target=target,
+            tensor=name,
+            hint=f"inputs: {', '.join(sorted(names))}",
+        )
+        for name in profiles
+        if name not in names
+    ]
+    resolved: dict[str, Profile] = {}
+    for spec in inputs:
+        if spec.name in profiles:
+            findings += _misfits(spec, profiles[spec.name], target)
+            resolved[spec.name] = profiles[spec.name]
+        elif spec.shape is None:
+            findings.append(
+                failure(
+                    "DK520",
+                    f"the rank of input {spec.name!r} is unknown",
+                    target=target,
+                    tensor=spec.name,
+                    hint=f"export it with a fixed rank, or give --profile {spec.name}=MIN:OPT:MAX",
+                )
+            )
+        elif any(isinstance(size, str) for size in spec.shape):
+            open_dims = [s for s in spec.shape if isinstance(s, str) and (s not in dims or dims[s][1] is None)]
+            findings += [_unbounded(spec, symbol, dims, target) for symbol in dict.fromkeys(open_dims)]
+            if not open_dims:
+                resolved[spec.name] = _from_dims(spec.shape, dims)
+    return resolved, findings
+
+
+def _from_dims(shape: Sequence[int | str], dims: Mapping[str, Sequence[int | None]]) -> Profile:
+    bounds = [(size, size) if isinstance(size, int) else (dims[size][0] or 1, dims[size][1] or 1) for size in shape]
+    return [
+        [low for low, _ in bounds],
+        [min(max(round(math.sqrt(low * high)), low), high) for low, high in bounds],
+        [high for _, high in bounds],
+    ]
+
+
+def _unbounded(spec: TensorSpec, symbol: str, dims: Mapping[str, Sequence[int | None]], target: str) -> Finding:
+    low = (dims[symbol][0] if symbol in dims else None) or 1
+    return failure(
+        "DK520",
+        f"dimension {symbol!r} of input {spec.name!r} ({spec.describe()}) has no upper bound, and {target} needs one",
+        target=target,
+        tensor=spec.name,
+        hint=f"--dim {symbol}={low}..64 (choose the largest size you will use)",
+    )
+
+
+def _misfits(spec: TensorSpec, profile: Profile, target: str) -> list[Finding]:
+    if spec.shape is None:
+        return []
+    fits = all(
+        len(shape) == len(spec.shape)
+        and all(isinstance(size, str) or size == given for size, given in zip(spec.shape, shape, strict=True))
+        for shape in profile
+    )
+    if fits:
+        return []
+    return [
+        failure(
+            "DK521",
+            f"the profile {describe(profile)} does not fit input {spec.name!r}, which is {spec.describe()}",
+            target=target,
+            tensor=spec.name,
+            hint="a fixed dimension has the same size in all three shapes",
+        )
+    ]

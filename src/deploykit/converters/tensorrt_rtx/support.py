@@ -1,0 +1,120 @@
+"""What TensorRT-RTX takes, node by node: its own ONNX parser is the judge, and needs no GPU (runs in the worker)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tensorrt_rtx as trt
+
+from deploykit import graph
+from deploykit.converters.profiles import Profile, resolve_profiles
+from deploykit.converters.tensorrt_rtx.options import compute_capabilities, flag
+from deploykit.converters.tensorrt_rtx.parser import NAME, ParseProblem, check_model, source_label
+from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx_ir as ir
+
+_TOP_K_LIMIT = 3840  # "K exceeds the maximum value allowed (3840)", said by the builder only, after parsing
+_ASK = "rewrite it with operators that TensorRT has, or keep this part in another runtime"
+_REMEDIES = {
+    "QLinearConv": "quantize in Q/DQ form: deploykit quantize --target tensorrt-rtx",
+    "QLinearMatMul": "quantize in Q/DQ form: deploykit quantize --target tensorrt-rtx",
+    "QuantizeLinear": "TensorRT wants int8 with zero point 0: deploykit quantize --target tensorrt-rtx",
+    "DequantizeLinear": "TensorRT wants zero point 0 and a float bias: deploykit quantize --target tensorrt-rtx",
+    "DynamicQuantizeLinear": "quantize statically: deploykit quantize --precision int8 --target tensorrt-rtx",
+    "If": "when its condition is constant, deploykit simplify takes the branch; otherwise export without the branch",
+    "Loop": "export with a fixed number of steps, so that the loop unrolls",
+}
+
+
+def support_job(
+    model: str,
+    options: Mapping[str, Any],
+    dims: Mapping[str, Sequence[int | None]],
+    profiles: Mapping[str, Profile],
+) -> dict[str, Any]:
+    """A verdict for every node, subgraph bodies included, and what profiles are missing.
+
+    Raises UsageError (DK522, DK527) for a bad option.
+    """
+    compute_capabilities(options, trt.ComputeCapability.__members__)
+    flag(options, "tf32")
+    path = Path(model)
+    loaded = graph.load(path)
+    _, findings = resolve_profiles(graph.interface(loaded)[0], dims, profiles, target=NAME)
+    problems, subgraphs = check_model(path)
+    taken = {index for fine, nodes in subgraphs if fine for index in nodes}
+    rows = []
+    for index, top in enumerate(loaded.graph):
+        bodies = [node for attribute in top.attributes.values() for node in _body_nodes(attribute)]
+        for node in (top, *bodies):
+            own = [p for p in problems if _is_about(p, node, index, top is node)]
+            verdict = _verdict(node, own, taken=index in taken or not problems)
+            rows.append(
+                {
+                    "node": node.name or "",
+                    "op": node.op_type,
+                    "domain": node.domain,
+                    **verdict.as_dict(),
+                    "source": verdict.source or source_label(),
+                }
+            )
+    return {
+        "source": source_label(),
+        "nodes": rows,
+        "partitions": len(subgraphs) or None,
+        "findings": [finding.as_dict() for finding in findings],
+    }
+
+
+def _body_nodes(attribute: ir.Attr) -> list[ir.Node]:
+    """Nodes of the graphs an If, Loop or Scan holds, at any depth."""
+    import onnx_ir as ir
+
+    if attribute.type == ir.AttributeType.GRAPH:
+        return list(ir.traversal.RecursiveGraphIterator(attribute.as_graph()))
+    if attribute.type == ir.AttributeType.GRAPHS:
+        return [node for body in attribute.as_graphs() for node in ir.traversal.RecursiveGraphIterator(body)]
+    return []
+
+
+def _is_about(problem: ParseProblem, node: ir.Node, index: int, top_level: bool) -> bool:
+    """Names are unique where there are any; the index counts the nodes of whichever graph the problem lies in."""
+    if problem.op != node.op_type:
+        return False
+    if problem.node:
+        return problem.node == node.name
+    return top_level and problem.index == index
+
+
+def _verdict(node: ir.Node, problems: Sequence[ParseProblem], *, taken: bool) -> Verdict:
+    if problems:
+        return unsupported(problems[0].reason, remedy=_REMEDIES.get(node.op_type, _ASK))
+    if node.op_type == "TopK" and (count := _constant(node, 1)) is not None and count > _TOP_K_LIMIT:
+        return unsupported(
+            f"TopK takes at most K = {_TOP_K_LIMIT}, this one has {count}",
+            remedy="take fewer, or Sort outside the engine",
+            source=source_label().replace("parser", "builder"),
+        )
+    if taken:
+        return supported()
+    return unknown(
+        "the parser did not get to it: it depends on a node that is refused",
+        remedy="solve the refused nodes first, then check again",
+    )
+
+
+def _constant(node: ir.Node, position: int) -> int | None:
+    value = node.inputs[position] if len(node.inputs) > position else None
+    if value is None:
+        return None
+    if value.const_value is not None:
+        return int(value.const_value.numpy().reshape(-1)[0])
+    producer = value.producer()
+    if producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
+        return int(producer.attributes["value"].as_tensor().numpy().reshape(-1)[0])
+    return None
