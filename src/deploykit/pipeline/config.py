@@ -1,0 +1,366 @@
+"""deploykit.yaml: its shape, and loading it with line and column in every complaint."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from deploykit import io
+from deploykit.data import specs
+from deploykit.data.contract import InputContract, PreprocessSpec
+from deploykit.errors import ConfigError, DeploykitError
+from deploykit.pipeline.located_yaml import LocatedYaml
+from deploykit.target import check_options, parse_target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Precision = Literal["fp32", "fp16", "int8", "int8-weights"]
+
+
+class Section(BaseModel):
+    """A mapping of the file: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False, use_attribute_docstrings=True)
+
+
+def _ranges(dims: dict[str, str | int]) -> dict[str, str | int]:
+    for name, bounds in dims.items():
+        try:
+            specs.parse_dim(f"{name}={bounds}")
+        except DeploykitError as problem:
+            raise ValueError(problem.message) from problem
+    return dims
+
+
+Dims = Annotated[dict[str, str | int], pydantic.AfterValidator(_ranges)]
+
+
+class InputSection(Section):
+    """One input of the model, by name."""
+
+    dtype: str | None = None
+    """numpy's name, bfloat16 or string; needed when the source does not tell."""
+    shape: list[int | str] | None = None
+    """Dimensions; a name is a symbolic dimension."""
+    dims: Dims = {}
+    """Bounds of symbolic dimensions: `batch: 1..64`, or `1..` without an upper one."""
+    preprocess: PreprocessSpec | None = None
+    """How images become this input: used by calibration, parity, bench and serve alike."""
+    carry: str | None = None
+    """Stateful models: the output whose value of the last call this input takes."""
+
+
+class ExportSection(Section):
+    """Source to ONNX."""
+
+    opset: Annotated[int, Field(ge=7)] | None = None
+    exporter: Literal["auto", "dynamo", "torchscript"] = "auto"
+
+
+class SimplifySection(Section):
+    """ONNX to smaller ONNX."""
+
+    engine: Literal["auto", "native", "onnxsim", "onnxslim"] = "auto"
+    max_growth: Annotated[float, Field(ge=1)] = 1.05
+
+
+class QuantizeSection(Section):
+    """One precision to make, for every target that takes it."""
+
+    precision: Precision
+    calib: str | None = None
+    """Calibration data (DATA of the command line); needed for int8."""
+    samples: Annotated[int, Field(ge=1)] | None = None
+    method: Literal["auto", "minmax", "percentile", "entropy", "mse"] = "auto"
+    exclude: list[str] = []
+    """Node names or operator types that stay in float."""
+    keep_io: bool = False
+
+
+class TargetSection(Section):
+    """One target: what to make for it."""
+
+    precisions: list[Precision] | None = None
+    """Default: fp32 and every precision under `quantize` that the target takes."""
+    options: dict[str, Any] = {}
+    profiles: dict[str, list[str]] = {}
+    """TensorRT: input name to [MIN, OPT, MAX] shapes, each like 1x3x224x224."""
+
+    @field_validator("profiles")
+    @classmethod
+    def _three(cls, profiles: dict[str, list[str]]) -> dict[str, list[str]]:
+        for name, shapes in profiles.items():
+            if len(shapes) != 3:
+                message = f"the profile of {name!r} needs three shapes (min, opt, max), and has {len(shapes)}"
+                raise ValueError(message)
+        return profiles
+
+
+class EvaluateSection(Section):
+    """Accuracy of every artifact on labelled data."""
+
+    data: str
+    metric: str = "top1"
+    label: str | None = None
+    samples: Annotated[int, Field(ge=1)] | None = None
+    max_drop: Annotated[float, Field(ge=0)] | None = None
+    """Points that an artifact may lose against the float source; more is exit 1."""
+
+
+class ValidateSection(Section):
+    """Parity of every artifact with its parent and its float source."""
+
+    data: str | None = None
+    samples: Annotated[int, Field(ge=1)] = 16
+
+
+class BenchSection(Section):
+    """Latency, throughput and memory of what runs here."""
+
+    data: str | None = None
+    batch: Annotated[int, Field(ge=1)] = 1
+    threads: Annotated[int, Field(ge=1)] | None = None
+    seconds: Annotated[float, Field(gt=0)] = 1.0
+
+
+class BudgetSection(Section):
+    """Limits on every artifact; a broken one is exit 1."""
+
+    p99_ms: Annotated[float, Field(gt=0)] | None = None
+    throughput_per_s: Annotated[float, Field(gt=0)] | None = None
+    size_mb: Annotated[float, Field(gt=0)] | None = None
+    rss_mb: Annotated[float, Field(gt=0)] | None = None
+
+
+class Config(Section):
+    """A whole deploykit.yaml."""
+
+    source: str
+    """Anything that SOURCE may be on the command line; paths are relative to this file."""
+    weights: str | None = None
+    args: dict[str, Any] = {}
+    """Constructor arguments of a PyTorch factory."""
+    inputs: dict[str, InputSection] = {}
+    dims: Dims = {}
+    """Bounds of symbolic dimensions, for inputs that are not listed above."""
+    export: ExportSection = ExportSection()
+    simplify: SimplifySection | Literal[False] = SimplifySection()
+    """False leaves the exported graph as it is."""
+    quantize: list[QuantizeSection] = []
+    targets: Annotated[dict[str, TargetSection], Field(min_length=1)]
+    evaluate: EvaluateSection | None = None
+    validation: Annotated[ValidateSection, Field(alias="validate")] = ValidateSection()
+    bench: BenchSection | Literal[False] = BenchSection()
+    """False leaves the benchmark out."""
+    budgets: BudgetSection = BudgetSection()
+    output: str = "deploykit-out"
+    seed: int = 0
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _empty_targets(cls, targets: Any) -> Any:
+        # `openvino:` with nothing behind it is the natural way to say "with the defaults".
+        if isinstance(targets, dict):
+            return {name: {} if value is None else value for name, value in targets.items()}
+        return targets
+
+    def contract(self) -> InputContract | None:
+        """The preprocessing and state contract of the inputs; None when there is none."""
+        stated = {
+            name: {"preprocess": section.preprocess, "carry": section.carry}
+            for name, section in self.inputs.items()
+            if section.preprocess is not None or section.carry is not None
+        }
+        return InputContract.model_validate({"inputs": stated}) if stated else None
+
+    def input_specs(self) -> list[str]:
+        """The inputs whose dtype and shape are stated, as `--input` strings."""
+        return [
+            f"{name}:{section.dtype or 'float32'}[{','.join(str(d) for d in section.shape)}]"
+            for name, section in self.inputs.items()
+            if section.shape is not None
+        ]
+
+    def dim_specs(self) -> list[str]:
+        """The bounded dimensions of all inputs, as `--dim` strings, each once."""
+        sections = [self.dims, *(section.dims for section in self.inputs.values())]
+        return sorted({f"{name}={bounds}" for dims in sections for name, bounds in dims.items()})
+
+    def precisions_for(self, target_name: str) -> list[str]:
+        """What to make for a target, fp32 first."""
+        target, _ = parse_target(target_name)
+        stated = self.targets[target_name].precisions
+        if stated is not None:
+            return list(dict.fromkeys(stated))
+        made = ["fp32", *(entry.precision for entry in self.quantize)]
+        return [precision for precision in dict.fromkeys(made) if precision in target.precisions]
+
+
+def load_config(path: Path) -> Config:
+    """The configuration in a file, its names and files checked.
+
+    Raises ConfigError with `file:line:column`: DK810 wrong type or value, DK811 not YAML, DK812 unknown key (with the
+    nearest), DK813 a file named in it is missing, DK814 unknown target, option or precision.
+    """
+    io.existing_file(path, "configuration")
+    located = LocatedYaml(path)
+    if not isinstance(located.value, dict):
+        raise ConfigError(
+            f"{located.place(())}: the file should hold keys (source:, targets:, ...), and holds none",
+            file=path,
+            hint="deploykit init MODEL writes a starter",
+        )
+    try:
+        config = Config.model_validate(located.value)
+    except pydantic.ValidationError as problem:
+        raise _complaint(problem, located) from problem
+    _check_names(config, located)
+    _check_files(config, located)
+    return config
+
+
+def _complaint(problem: pydantic.ValidationError, located: LocatedYaml) -> ConfigError:
+    """The first fault as the message, the others as context."""
+    lines, hint, code = [], "", "DK810"
+    for fault in problem.errors(include_url=False):
+        location = tuple(part for part in fault["loc"] if not _is_branch(part, located, fault["loc"]))
+        place = located.place(location)
+        name = ".".join(str(part) for part in location)
+        if fault["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(str(location[-1]), _keys_at(location[:-1]), n=1)
+            lines.append(f"{place}: unknown key {name!r}")
+            hint, code = hint or (f"did you mean {near[0]!r}?" if near else _known(location[:-1])), "DK812"
+        elif fault["type"] == "missing":
+            lines.append(f"{place}: the key {name!r} is missing")
+            hint = hint or "deploykit init MODEL writes a starter file"
+        else:
+            reason = fault["msg"].removeprefix("Value error, ")
+            lines.append(f"{place}: {name}: {reason[0].lower()}{reason[1:]}, got {fault['input']!r:.80}")
+    return ConfigError(lines[0], code=code, file=located.path, context=lines[1:10], hint=hint)
+
+
+def _is_branch(part: str | int, located: LocatedYaml, whole: tuple[str | int, ...]) -> bool:
+    """Whether pydantic added the part (the branch of a union), so that it is no key of the file."""
+    return isinstance(part, str) and (part.startswith("literal[") or part.endswith("Section")) and part in whole
+
+
+def _keys_at(location: tuple[str | int, ...]) -> list[str]:
+    """The keys that the mapping at `location` may have."""
+    model: Any = Config
+    for part in location:
+        if isinstance(part, int) or not hasattr(model, "model_fields"):
+            continue
+        field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
+        model = next(_sections(field.annotation), None) if field else model
+        if model is None:
+            return []
+    return [field.alias or name for name, field in model.model_fields.items()] if hasattr(model, "model_fields") else []
+
+
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _sections(inner)
+
+
+def _known(location: tuple[str | int, ...]) -> str:
+    keys = _keys_at(location)
+    return f"known keys: {', '.join(keys)}" if keys else ""
+
+
+def _check_names(config: Config, located: LocatedYaml) -> None:
+    """Targets, their options and precisions exist, and every precision asked for is made."""
+    made = {"fp32", *(entry.precision for entry in config.quantize)}
+    for name, section in config.targets.items():
+        place = located.place(("targets", name))
+        try:
+            target, _ = parse_target(name)
+            check_options(target, section.options)
+        except DeploykitError as problem:
+            raise ConfigError(
+                f"{place}: {problem.message}",
+                code="DK814",
+                file=located.path,
+                context=problem.context,
+                hint=problem.hint,
+            ) from problem
+        for index, precision in enumerate(section.precisions or ()):
+            where = located.place(("targets", name, "precisions", index))
+            if precision not in target.precisions:
+                raise ConfigError(
+                    f"{where}: target {name!r} does not take {precision!r}",
+                    code="DK814",
+                    file=located.path,
+                    hint=f"it takes {', '.join(target.precisions)}",
+                )
+            if precision not in made:
+                raise ConfigError(
+                    f"{where}: {precision!r} is asked for, and nothing under `quantize` makes it",
+                    code="DK814",
+                    file=located.path,
+                    hint=f"add `- {{precision: {precision}}}` under `quantize`",
+                )
+    for index, entry in enumerate(config.quantize):
+        if entry.precision == "int8" and entry.calib is None:
+            raise ConfigError(
+                f"{located.place(('quantize', index))}: int8 needs calibration data",
+                code="DK810",
+                file=located.path,
+                hint="add `calib: DATA` (files, a folder, module.py:function; `random` only knowingly)",
+            )
+
+
+def _check_files(config: Config, located: LocatedYaml) -> None:
+    """Every file that the configuration names is there, relative to its folder."""
+    folder = located.path.parent
+    named: list[tuple[tuple[str | int, ...], str | None]] = [
+        (("source",), config.source),
+        (("weights",), config.weights),
+        (("validate", "data"), config.validation.data),
+        (("evaluate", "data"), config.evaluate.data if config.evaluate else None),
+        (("bench", "data"), config.bench.data if config.bench else None),
+        *((("quantize", index, "calib"), entry.calib) for index, entry in enumerate(config.quantize)),
+    ]
+    for location, text in named:
+        path = named_file(text, folder)
+        if path is not None and not path.exists():
+            raise ConfigError(
+                f"{located.place(location)}: no such file: {text}",
+                code="DK813",
+                file=located.path,
+                context=[f"looked for {path}"],
+                hint="paths are relative to the folder of the configuration",
+            )
+
+
+def named_file(text: str | None, folder: Path) -> Path | None:
+    """The file or folder that SOURCE or DATA names, made absolute; None for `package.module:name` and `random`."""
+    if text is None or text == "random" or text.startswith("random:"):
+        return None
+    path, colon, _ = text.rpartition(":")
+    if colon and path.endswith(".py"):
+        return folder / path
+    if colon and not (folder / text).exists() and "/" not in text and "\\" not in text:
+        return None
+    return folder / text
+
+
+def anchored(text: str | None, folder: Path) -> str | None:
+    """SOURCE or DATA with its path made absolute, so that it means the same from any working folder."""
+    path = named_file(text, folder)
+    if text is None or path is None:
+        return text
+    head, colon, name = text.rpartition(":")
+    return f"{path.absolute()}:{name}" if colon and head.endswith(".py") else str(path.absolute())
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of deploykit.yaml, for editors (docs/deploykit.schema.json)."""
+    schema = Config.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "deploykit.schema.json", **schema}

@@ -1,0 +1,279 @@
+"""The plan: a configuration as a list of steps, each one call of a public function with named predecessors."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit import io
+from deploykit.data import digest_of
+from deploykit.pipeline.config import Config, anchored, named_file
+from deploykit.target import parse_target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STAGES = ("export", "simplify", "check", "quantize", "convert", "evaluate", "bench")
+# What a stage's result depends on besides its inputs; a target's own packages are added where one is involved.
+_TOOLS: dict[str, tuple[str, ...]] = {
+    "export": ("torch", "onnxscript", "onnx", "onnx-ir", "onnxruntime"),
+    "simplify": ("onnxsim", "onnxslim", "onnxscript", "onnx", "onnx-ir", "onnxruntime"),
+    "check": ("onnx", "onnxruntime"),
+    "quantize": ("onnx", "onnx-ir", "onnxruntime", "numpy"),
+    "convert": ("onnx", "onnxruntime"),
+    "evaluate": ("onnxruntime",),
+    "bench": ("onnxruntime",),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One call.
+
+    key: unique and readable ("convert openvino int8"). function: `module:name` of what is called.
+    subjects: keys of the steps whose artifacts are the positional arguments; `source` instead of them for the first.
+    references: further steps whose artifacts are keyword arguments. options: the other keyword arguments.
+    identity: what stands for the options in the cache key, with content digests in place of paths.
+    output: file name of the artifact in the store; None for a step that only measures.
+    publish: where the artifact goes below the output folder.
+    after: steps that must have passed, without giving an input.
+    """
+
+    key: str
+    stage: str
+    function: str
+    subjects: tuple[str, ...] = ()
+    source: str | None = None
+    references: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    distributions: tuple[str, ...] = ()
+    output: str | None = None
+    publish: Path | None = None
+    target: str | None = None
+    precision: str | None = None
+    after: tuple[str, ...] = ()
+
+
+def make_plan(config: Config, folder: Path) -> list[Step]:
+    """The steps in an order in which every predecessor comes first.
+
+    folder: what the paths of the configuration are relative to.
+    """
+    return _Planner(config, folder).steps()
+
+
+class _Planner:
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.config = config
+        self.folder = folder
+        self.model = model_name(config.source)
+        self.dims = config.dim_specs()
+        contract = config.contract()
+        self.contract = contract.model_dump(mode="json", exclude_none=True) if contract else None
+        self.float_step = "export"
+
+    def steps(self) -> list[Step]:
+        steps = [self._export()]
+        if self.config.simplify:
+            steps.append(self._simplify())
+            self.float_step = "simplify"
+        steps.append(self._check())
+        quantized = self._quantize()
+        steps += quantized.values()
+        converted = [
+            self._convert(name, precision, quantized)
+            for name in self.config.targets
+            for precision in self.config.precisions_for(name)
+        ]
+        steps += converted
+        if self.config.evaluate:
+            steps.append(self._evaluate(None))
+            steps += [self._evaluate(step) for step in converted]
+        if self.config.bench:
+            steps.append(self._bench(converted))
+        return steps
+
+    def _data(self, source: str | None) -> tuple[str | None, str]:
+        """The DATA argument from any working folder, and the digest that stands for it in the key."""
+        return anchored(source, self.folder), digest_of(source, self.folder)
+
+    def _export(self) -> Step:
+        config = self.config
+        source, weights = anchored(config.source, self.folder), anchored(config.weights, self.folder)
+        options = {
+            "inputs": config.input_specs(),
+            "dims": self.dims,
+            "args": config.args or None,
+            "opset": config.export.opset,
+            "exporter": config.export.exporter,
+            "seed": config.seed,
+        }
+        files = [path for text in (config.source, config.weights) if (path := named_file(text, self.folder))]
+        return Step(
+            key="export",
+            stage="export",
+            function="deploykit.api.export:export",
+            source=source,
+            options={**options, "weights": weights},
+            identity={**options, "source": config.source, "files": [io.digest([file]) for file in files]},
+            distributions=_TOOLS["export"],
+            output=f"{self.model}.onnx",
+        )
+
+    def _simplify(self) -> Step:
+        section = self.config.simplify
+        options = section.model_dump() if section else {}
+        return Step(
+            key="simplify",
+            stage="simplify",
+            function="deploykit.api.simplify:simplify",
+            subjects=("export",),
+            options={**options, "seed": self.config.seed},
+            identity={**options, "seed": self.config.seed},
+            distributions=_TOOLS["simplify"],
+            output=f"{self.model}.onnx",
+        )
+
+    def _check(self) -> Step:
+        names = list(self.config.targets)
+        options = {"targets": names, "dims": self.dims}
+        return Step(
+            key="check",
+            stage="check",
+            function="deploykit.api.check:check",
+            subjects=(self.float_step,),
+            options=options,
+            identity=options,
+            distributions=(*_TOOLS["check"], *(d for name in names for d in parse_target(name)[0].distributions)),
+        )
+
+    def _quantize(self) -> dict[tuple[str, str], Step]:
+        """Steps by (precision, target name); targets of one scheme share a step."""
+        steps: dict[tuple[str, str], Step] = {}
+        shared: dict[tuple[Any, ...], Step] = {}
+        for entry in self.config.quantize:
+            for name in self.config.targets:
+                if entry.precision not in self.config.precisions_for(name):
+                    continue
+                target, _ = parse_target(name)
+                # Half precision and weight-only forms are the same everywhere; static INT8 follows the scheme.
+                scheme = dataclasses.astuple(target.scheme) if entry.precision == "int8" else ()
+                group = (entry.precision, scheme)
+                if group not in shared:
+                    calib, digest = self._data(entry.calib)
+                    options = entry.model_dump(exclude={"calib"})
+                    options |= {"target": target.name, "dims": self.dims, "contract": self.contract}
+                    options |= {"seed": self.config.seed}
+                    suffix = f" ({target.name})" if entry.precision == "int8" else ""
+                    shared[group] = Step(
+                        key=f"quantize {entry.precision}{suffix}",
+                        stage="quantize",
+                        function="deploykit.api.quantize:quantize",
+                        subjects=(self.float_step,),
+                        options={**options, "calib": calib},
+                        identity={**options, "calib": digest, "scheme": scheme},
+                        distributions=_TOOLS["quantize"],
+                        output=f"{self.model}.onnx",
+                        precision=entry.precision,
+                    )
+                steps[entry.precision, name] = shared[group]
+        return steps
+
+    def _convert(self, name: str, precision: str, quantized: Mapping[tuple[str, str], Step]) -> Step:
+        section, (target, version) = self.config.targets[name], parse_target(name)
+        data, digest = self._data(self.config.validation.data)
+        options = {
+            "to": name,
+            "options": dict(section.options),
+            "profiles": [f"{tensor}={':'.join(shapes)}" for tensor, shapes in sorted(section.profiles.items())],
+            "dims": self.dims,
+            "samples": self.config.validation.samples,
+            "contract": self.contract,
+            "seed": self.config.seed,
+        }
+        step = quantized.get((precision, name))
+        file = f"{self.model}{target.suffix}"
+        return Step(
+            key=f"convert {name} {precision}",
+            stage="convert",
+            function="deploykit.api.convert:convert",
+            subjects=(step.key if step else self.float_step,),
+            references={"reference": "export"},
+            options={**options, "data": data},
+            identity={**options, "version": version, "data": digest},
+            distributions=(*_TOOLS["convert"], *target.distributions),
+            output=file,
+            publish=Path(name) / precision / file,
+            target=name,
+            precision=precision,
+            after=("check",),
+        )
+
+    def _evaluate(self, step: Step | None) -> Step:
+        """Accuracy of one artifact, or of the float source where `step` is None."""
+        section = self.config.evaluate
+        assert section is not None
+        data, digest = self._data(section.data)
+        metric = anchored(section.metric, self.folder) if ".py:" in section.metric else section.metric
+        options = {
+            "metric": metric,
+            "label": section.label,
+            "samples": section.samples,
+            "contract": self.contract,
+            "seed": self.config.seed,
+        }
+        subject = "export" if step is None else step.key
+        return Step(
+            key="evaluate source" if step is None else f"evaluate {step.target} {step.precision}",
+            stage="evaluate",
+            function="deploykit.pipeline.measure:evaluate",
+            subjects=(subject,),
+            options={**options, "data": data},
+            identity={**options, "metric": digest_of_metric(section.metric, self.folder), "data": digest},
+            distributions=(*_TOOLS["evaluate"], *(step.distributions if step else ())),
+            target=step.target if step else None,
+            precision=step.precision if step else None,
+        )
+
+    def _bench(self, converted: list[Step]) -> Step:
+        section, budgets = self.config.bench, self.config.budgets
+        assert section
+        data, digest = self._data(section.data)
+        options = {
+            "batch": section.batch,
+            "threads": section.threads,
+            "seconds": section.seconds,
+            "max_p99_ms": budgets.p99_ms,
+            "min_throughput": budgets.throughput_per_s,
+            "max_size_mb": budgets.size_mb,
+            "max_rss_mb": budgets.rss_mb,
+            "contract": self.contract,
+            "dims": self.dims,
+            "seed": self.config.seed,
+        }
+        return Step(
+            key="bench",
+            stage="bench",
+            function="deploykit.api.bench:bench",
+            subjects=tuple(step.key for step in converted),
+            options={**options, "data": data},
+            identity={**options, "data": digest},
+            distributions=(*_TOOLS["bench"], *(d for step in converted for d in step.distributions)),
+        )
+
+
+def model_name(source: str) -> str:
+    """The stem of the artifacts: the factory's name, the file's stem, or the folder's name."""
+    head, colon, name = source.rpartition(":")
+    if colon and ("/" not in name and "\\" not in name) and (head.endswith(".py") or "." in head):
+        return name
+    path = Path(source)
+    return path.stem if path.suffix else path.name
+
+
+def digest_of_metric(metric: str, folder: Path) -> str:
+    """A metric's name, with the content of its file where it is one."""
+    path = named_file(metric, folder) if ".py:" in metric else None
+    return f"{metric} {io.digest([path])}" if path and path.is_file() else metric

@@ -1,0 +1,158 @@
+"""Configurations from command-line options, and back to YAML with every automatic decision written down."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+import yaml
+
+from deploykit.data import specs
+from deploykit.errors import UsageError
+from deploykit.pipeline.config import Config, named_file
+from deploykit.target import parse_target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from deploykit.pipeline.outcome import Outcome
+
+
+_NAMED_FILES = (("", "source"), ("", "weights"), ("validate", "data"), ("evaluate", "data"), ("bench", "data"))
+
+
+def config_from_options(source: str, options: Mapping[str, Any]) -> Config:
+    """The configuration that `run SOURCE --to ... --precision ...` means; paths are relative to the working folder.
+
+    Raises UsageError: DK806 without a target, DK807 for a precision that no named target takes or int8 without data.
+    """
+    targets = _listed(options["to"])
+    if not targets:
+        raise UsageError(
+            "`run` needs targets when its source is no configuration file",
+            code="DK806",
+            hint=f"deploykit run {source} --to onnxruntime,openvino, or: deploykit init {source}",
+        )
+    precisions = _listed(options["precision"]) or ["fp32"]
+    for name in targets:
+        _check_precisions(name, precisions)
+    if "int8" in precisions and options["calib"] is None:
+        raise UsageError(
+            "int8 needs calibration data", code="DK807", hint="--calib DATA, for example --calib calib.npz"
+        )
+    document: dict[str, Any] = {
+        "source": source,
+        "weights": None if options["weights"] is None else str(options["weights"]),
+        "args": dict(options["args"] or {}),
+        "inputs": {spec.name: _input(spec) for spec in map(specs.parse_input, options["inputs"])},
+        "dims": {name: bounds for name, _, bounds in (text.partition("=") for text in options["dims"])},
+        "quantize": [
+            {"precision": precision, "calib": options["calib"] if precision == "int8" else None}
+            for precision in precisions
+            if precision != "fp32"
+        ],
+        "targets": {name: {"precisions": precisions} for name in targets},
+        "output": "deploykit-out",
+        "seed": options["seed"],
+    }
+    if options["eval"] is not None:
+        document["evaluate"] = {"data": options["eval"], "metric": options["metric"] or "top1"}
+    try:
+        return Config.model_validate(document)
+    except pydantic.ValidationError as problem:
+        fault = problem.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in fault["loc"])
+        raise UsageError(f"{where}: {fault['msg'].removeprefix('Value error, ')}", code="DK800") from problem
+
+
+def _listed(values: Sequence[str]) -> list[str]:
+    """`a,b` and repeated options alike, each once."""
+    return list(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
+
+
+def _input(spec: Any) -> dict[str, Any]:
+    return {"dtype": spec.dtype, "shape": None if spec.shape is None else list(spec.shape)}
+
+
+def _check_precisions(name: str, precisions: Sequence[str]) -> None:
+    target, _ = parse_target(name)
+    for precision in precisions:
+        if precision not in target.precisions:
+            raise UsageError(
+                f"target {name!r} does not take precision {precision!r}",
+                code="DK807",
+                hint=f"it takes {', '.join(target.precisions)}",
+            )
+
+
+def narrowed(config: Config, to: Sequence[str], precision: Sequence[str]) -> Config:
+    """The configuration with only the named targets and precisions; unchanged where none is named."""
+    targets, precisions = _listed(to), _listed(precision)
+    for name in targets:
+        if name not in config.targets:
+            raise UsageError(
+                f"the configuration has no target {name!r}", code="DK806", hint=f"it has {', '.join(config.targets)}"
+            )
+    kept = {name: section for name, section in config.targets.items() if not targets or name in targets}
+    if precisions:
+        kept = {
+            name: section.model_copy(update={"precisions": [p for p in config.precisions_for(name) if p in precisions]})
+            for name, section in kept.items()
+        }
+        if not any(section.precisions for section in kept.values()):
+            raise UsageError(f"nothing in the configuration has precision {', '.join(precisions)}", code="DK807")
+    return config.model_copy(update={"targets": kept})
+
+
+def decided(config: Config, outcomes: Sequence[Outcome]) -> Config:
+    """The configuration with what the tools chose in place of every `auto`, so that a replay decides nothing."""
+    update: dict[str, Any] = {}
+    quantize = list(config.quantize)
+    for outcome in outcomes:
+        metrics, artifact = outcome.metrics, outcome.report.artifact if outcome.report else None
+        if outcome.step.stage == "export":
+            chosen = {"exporter": metrics.get("exporter"), "opset": artifact.opset if artifact else None}
+            update["export"] = config.export.model_copy(update={k: v for k, v in chosen.items() if v})
+        elif outcome.step.stage == "simplify" and config.simplify and metrics.get("engine"):
+            engine = metrics["engine"]
+            update["simplify"] = config.simplify.model_copy(update={"engine": engine}) if engine != "none" else False
+        elif outcome.step.stage == "quantize":
+            for index, entry in enumerate(quantize):
+                if entry.precision == outcome.step.precision:
+                    left = sorted({*entry.exclude, *metrics.get("excluded", [])})
+                    quantize[index] = entry.model_copy(update={"exclude": left})
+    targets = {
+        name: section.model_copy(update={"precisions": config.precisions_for(name)})
+        for name, section in config.targets.items()
+    }
+    return config.model_copy(update={**update, "quantize": quantize, "targets": targets})
+
+
+def to_yaml(config: Config, path: Path, folder: Path) -> str:
+    """The configuration as YAML for a file at `path`; its own paths were relative to `folder`."""
+    document = config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    for section, key in (
+        ("", "source"),
+        ("", "weights"),
+        ("validate", "data"),
+        ("evaluate", "data"),
+        ("bench", "data"),
+    ):
+        place = document if not section else document.get(section) or {}
+        if isinstance(place, dict) and key in place:
+            place[key] = _moved(place[key], path, folder)
+    for entry in document.get("quantize", []):
+        if "calib" in entry:
+            entry["calib"] = _moved(entry["calib"], path, folder)
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def _moved(text: str | None, path: Path, folder: Path) -> str | None:
+    file = named_file(text, folder)
+    if text is None or file is None:
+        return text
+    relative = os.path.relpath(file, path.parent.absolute() if path.parent != Path() else Path.cwd())
+    head, colon, name = text.rpartition(":")
+    return f"{Path(relative).as_posix()}:{name}" if colon and head.endswith(".py") else Path(relative).as_posix()
