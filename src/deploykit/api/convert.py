@@ -12,14 +12,12 @@ from deploykit.converters.profiles import Profile, parse_profiles
 from deploykit.data.specs import parse_dim
 from deploykit.isolation import run_isolated, workers
 from deploykit.progress import OnProgress, Progress, silent
-from deploykit.report import Finding, Report, failure, note
+from deploykit.report import Finding, Report, failure, note, warning
 from deploykit.stage import Product, Stage, Verification, run_stage
 from deploykit.target import Target, check_options, parse_target, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-_UNSUPPORTED = {"unsupported", "unknown"}
 
 
 class ConvertStage(Stage):
@@ -57,7 +55,7 @@ class ConvertStage(Stage):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What decides the artifact's bytes; the comparison's data decides whether it is published, and stands beside."""
+        """What decides the artifact's bytes; the comparison's data only decides whether it is published."""
         return {
             "to": self.target.name,
             "version": self.version,
@@ -85,7 +83,7 @@ class ConvertStage(Stage):
             found.append(
                 failure(
                     "DK530",
-                    f"{self.target.title} takes {', '.join(self.target.precisions)}, and {model.path.name} is {precision}",
+                    f"{model.path.name} is {precision}; {self.target.title} takes {', '.join(self.target.precisions)}",
                     target=self.target.name,
                     hint=f"deploykit quantize MODEL -o OUT --precision ... --target {self.target.name}",
                 )
@@ -99,7 +97,10 @@ class ConvertStage(Stage):
             dims=self.dims,
             profiles=self.profiles,
         )
-        found += [refusal(row, self.target.name) for row in support["nodes"] if row["verdict"] in _UNSUPPORTED]
+        refused = [row for row in support["nodes"] if row["verdict"] == "unsupported"]
+        # A node that nobody judged is tried, unless something else stops the conversion anyway.
+        tried = [row for row in support["nodes"] if row["verdict"] == "unknown" and not refused]
+        found += [_node_finding(row, self.target.name) for row in [*refused, *tried]]
         found += [Finding.from_dict(facts) for facts in support["findings"]]
         return found
 
@@ -174,7 +175,8 @@ class ConvertStage(Stage):
             failure(
                 "DK532",
                 f"output {row['name']!r} of {made.path.name} differs from {what} ({reference.path.name}): "
-                f"max abs {_number(row['max_abs'])}, max rel {_number(row['max_rel'])}, SQNR {_number(row['sqnr_db'])} dB",
+                f"max abs {_number(row['max_abs'])}, max rel {_number(row['max_rel'])}, "
+                f"SQNR {_number(row['sqnr_db'])} dB",
                 target=self.target.name,
                 tensor=row["name"],
                 hint=f"deploykit validate {reference.path.name} {made.path.name} shows every output",
@@ -217,8 +219,8 @@ def convert(
     source: an ONNX file, or any other source, which is exported first (inputs, sample, weights, args: see `export`).
     to: `name` or `name@version`. dims: `batch=1..64`. profiles: `x=1x3x8x8:8x3x8x8:64x3x8x8`.
     data: DATA for the comparison, random:0 when not given. reference: the float ONNX for the second gate.
-    Returns a report whose metrics hold the converter's facts and `parity` ({"parent": ..., "source": ...}, or null where
-    the artifact does not run here). A refused node or a failed comparison is a failed report with no artifact.
+    Returns a report whose metrics hold the converter's facts and `parity` ({"parent": ..., "source": ...}, or null
+    where the artifact does not run here). A refused node or a failed comparison is a failed report with no artifact.
     Raises UsageError, OutputError, ModelError, MissingDependencyError or VendorError.
     """
     target, version = parse_target(to)
@@ -247,33 +249,29 @@ def convert(
         return report
 
 
-def refusal(row: Mapping[str, Any], target: str) -> Finding:
-    """A node that the target does not take, as the finding that stops a conversion."""
+def _node_finding(row: Mapping[str, Any], target: str) -> Finding:
+    """A node that the target does not take, which stops the conversion, or that nobody has judged, which does not."""
     operator = f"{row['domain']}.{row['op']}" if row["domain"] else row["op"]
-    verb = "refuses" if row["verdict"] == "unsupported" else "may refuse"
-    return failure(
-        "DK526",
-        f"{target} {verb} node {row['node']!r} ({operator}): {row['reason']} [{row['source']}]",
-        target=target,
-        node=row["node"],
-        op=row["op"],
-        hint=row["remedy"],
-    )
+    place = {"target": target, "node": row["node"], "op": row["op"], "hint": row["remedy"]}
+    text = f"node {row['node']!r} ({operator}): {row['reason']} [{row['source']}]"
+    if row["verdict"] == "unsupported":
+        return failure("DK526", f"{target} refuses {text}", **place)
+    return warning("DK533", f"nobody says whether {target} takes {text}", **place)
 
 
 def data_request(
     source: str | None, samples: int | None, seed: int, dims: Mapping[str, Sequence[int | None]], contract: Any
 ) -> dict[str, Any]:
-    """The `DataRequest` of a comparison."""
+    """The `DataRequest` of a comparison; contract: an InputContract or its JSON form."""
+    if hasattr(contract, "model_dump"):
+        contract = contract.model_dump(mode="json", exclude_none=True)
     return {
         "source": source,
         "samples": samples,
         "seed": seed,
         "label": None,
         "dims": {name: list(bounds) for name, bounds in dims.items()},
-        "contract": contract.model_dump(mode="json", exclude_none=True)
-        if hasattr(contract, "model_dump")
-        else contract,
+        "contract": contract,
         "purpose": "parity",
     }
 
