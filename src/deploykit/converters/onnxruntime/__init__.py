@@ -1,1 +1,37 @@
-"""The ONNX Runtime target."""
+"""ONNX Runtime: runs ONNX as it is; converting proves that the installed engine loads it, and can optimise ahead."""
+
+from __future__ import annotations
+
+from deploykit.target import QuantizationScheme, Target
+
+TARGET = Target(
+    name="onnxruntime",
+    title="ONNX Runtime",
+    suffix=".onnx",
+    format="onnx",
+    extra=None,
+    packages=("onnxruntime",),
+    distributions=("onnxruntime",),
+    precisions=("fp32", "fp16", "int8"),
+    versions=("cpu",),
+    options={
+        "optimization": "none (the default: portable), basic, extended or all: graph optimisation done ahead of time; "
+        "extended and all write com.microsoft operators, and all also layouts of this machine's CPU"
+    },
+    # What its CPU kernels fuse: uint8 activations with a fitted zero point (int8 ones are turned into uint8 on x86, and
+    # a symmetric range leaves the Relu outside the kernel), int8 weights per channel, int32 bias. Weights keep to 7
+    # bits because CPUs without VNNI add pairs of u8*s8 products in a saturating int16: 2 * 255 * 127 does not fit,
+    # 2 * 255 * 64 does, so that every CPU gives the same numbers (microsoft/onnxruntime #6004, #14642).
+    scheme=QuantizationScheme(
+        activation="uint8",
+        symmetric_activations=False,
+        per_channel=True,
+        quantize_bias=True,
+        quantize_residual=True,
+        reduce_range=True,
+    ),
+    converter="deploykit.converters.onnxruntime.convert:convert_job",
+    support="deploykit.converters.onnxruntime.support:support_job",
+    runtime="deploykit.converters.onnxruntime.runtime:load",
+    worker="onnxruntime",
+)

@@ -1,1 +1,32 @@
-"""The OpenVINO target."""
+"""OpenVINO: IR files (`.xml` with `.bin`) that its CPU, GPU and NPU plugins compile."""
+
+from __future__ import annotations
+
+from deploykit.target import QuantizationScheme, Target
+
+TARGET = Target(
+    name="openvino",
+    title="OpenVINO",
+    suffix=".xml",
+    format="openvino",
+    extra="openvino",
+    packages=("openvino",),
+    distributions=("openvino",),
+    precisions=("fp32", "fp16", "int8"),
+    # What its low-precision pass keeps in one kernel: uint8 activations with a fitted zero point (int8 ones get extra
+    # Convert and Subtract kernels between layers), int8 weights per channel, a float bias. 7-bit weights for the same
+    # reason as ONNX Runtime's: without VNNI its x86 kernels saturate pairs of products in int16 too.
+    scheme=QuantizationScheme(
+        activation="uint8",
+        symmetric_activations=False,
+        per_channel=True,
+        quantize_bias=False,
+        quantize_residual=True,
+        reduce_range=True,
+    ),
+    converter="deploykit.converters.openvino.convert:convert_job",
+    support="deploykit.converters.openvino.support:support_job",
+    runtime="deploykit.converters.openvino.runtime:load",
+    inspect="deploykit.converters.openvino.inspect:describe",
+    worker="openvino",
+)

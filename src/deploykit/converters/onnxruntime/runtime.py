@@ -1,0 +1,204 @@
+"""ONNX models in ONNX Runtime."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+from deploykit.artifact import TensorSpec
+from deploykit.converters.onnxruntime.profile import kernels_of
+from deploykit.errors import GateError, ModelError, UnavailableError
+from deploykit.runtime import Runtime, RuntimeOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deploykit.runtime import Feeds, Kernel, Outputs
+
+CPU = "CPUExecutionProvider"
+_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
+_GPU_PROVIDERS = ("CUDAExecutionProvider", "ROCMExecutionProvider", "DmlExecutionProvider", "WebGpuExecutionProvider")
+_NPU_PROVIDERS = ("QNNExecutionProvider", "VitisAIExecutionProvider")
+_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "bool": "bool",
+    "string": "string",
+    **{name: name for name in ("float16", "bfloat16", "int4", "uint4")},
+    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    **{name: name for name in ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")},
+}
+
+
+def load(path: Path, options: RuntimeOptions) -> Runtime:
+    """The model in a session of the installed ONNX Runtime.
+
+    Raises UnavailableError (DK220, DK221) for a provider that is not here or does not take the session, ModelError
+    (DK110) for a file that is no valid model, GateError (DK201) for an operator the engine has no kernel for.
+    """
+    return OnnxRuntime(path, options)
+
+
+def session_options(options: RuntimeOptions) -> ort.SessionOptions:
+    """ONNX Runtime's session options for ours."""
+    chosen = ort.SessionOptions()
+    chosen.log_severity_level = 3
+    if not options.optimize:
+        chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if options.threads is not None:
+        chosen.intra_op_num_threads = options.threads
+        chosen.inter_op_num_threads = 1
+    return chosen
+
+
+def open_session(path: Path, options: ort.SessionOptions, providers: Sequence[str] = (CPU,)) -> ort.InferenceSession:
+    """A session on exactly these providers, the CPU last.
+
+    Raises UnavailableError (DK221) when ONNX Runtime leaves out a provider, ModelError or GateError as in `load`.
+    """
+    try:
+        session = ort.InferenceSession(str(path), options, providers=list(dict.fromkeys([*providers, CPU])))
+    except native.NotImplemented as problem:
+        raise GateError(
+            f"ONNX Runtime {ort.__version__} has no kernel for a node of {path.name}: {_sentence(problem)}",
+            code="DK201",
+            file=path,
+            target="onnxruntime",
+            hint=f"deploykit check '{path}' --target onnxruntime names every such node",
+        ) from problem
+    except (native.InvalidGraph, native.InvalidProtobuf, native.InvalidArgument) as problem:
+        raise ModelError(
+            f"ONNX Runtime {ort.__version__} does not take {path.name}: {_sentence(problem)}",
+            file=path,
+            hint=f"deploykit check '{path}' --target onnxruntime",
+        ) from problem
+    # A provider whose library or device is missing is dropped with a log line only: numbers and times would be the
+    # CPU's under another name.
+    dropped = [name for name in providers if name not in session.get_providers()]
+    if dropped:
+        raise UnavailableError(
+            f"{dropped[0]} is built in but does not start on this machine, and ONNX Runtime would silently use "
+            f"{session.get_providers()[0]}",
+            code="DK221",
+            hint="deploykit doctor",
+        )
+    return session
+
+
+def providers_for(options: RuntimeOptions) -> list[str]:
+    """The execution providers that the options ask for, most wanted first.
+
+    `provider` may be the full name or its first part in any case ("cuda"). Raises UnavailableError (DK220).
+    """
+    available = ort.get_available_providers()
+    if options.provider is not None:
+        wanted = options.provider.lower().removesuffix("executionprovider")
+        found = [name for name in available if name.lower().removesuffix("executionprovider") == wanted]
+        asked = f"the execution provider {options.provider!r}"
+    elif options.device == "cpu":
+        return [CPU]
+    else:
+        kinds = _GPU_PROVIDERS if options.device == "gpu" else _NPU_PROVIDERS
+        found = [name for name in kinds if name in available][:1]
+        asked = f"a provider for --device {options.device}"
+    if not found:
+        raise UnavailableError(
+            f"the installed ONNX Runtime {ort.__version__} does not have {asked}",
+            code="DK220",
+            context=[f"it has {', '.join(available)}"],
+            hint="pip install onnxruntime-gpu in place of onnxruntime (CUDA), or leave --provider and --device away",
+        )
+    return found
+
+
+class OnnxRuntime(Runtime):
+    """An ONNX model in a session."""
+
+    def __init__(self, path: Path, options: RuntimeOptions) -> None:
+        """Loads the model; see `load` for what it raises."""
+        self._path = path
+        self._options = options
+        self._providers = providers_for(options)
+        self._session = open_session(path, session_options(options), self._providers)
+        self.engine = f"onnxruntime {ort.__version__} ({self._providers[0]})"
+        self.inputs = tuple(map(_spec, self._session.get_inputs()))
+        self.outputs = tuple(map(_spec, self._session.get_outputs()))
+        self._bfloat16 = any(spec.dtype == "bfloat16" for spec in (*self.inputs, *self.outputs))
+
+    def predict(self, feeds: Feeds) -> Outputs:
+        """Outputs by name, in the artifact's own dtypes; feeds by input name in the declared dtypes."""
+        return self._run(self._session, feeds)
+
+    def _run(self, session: ort.InferenceSession, feeds: Feeds) -> Outputs:
+        names = [spec.name for spec in self.outputs]
+        if not self._bfloat16:
+            return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+        values = {name: _as_value(array) for name, array in feeds.items()}
+        return {
+            name: _as_array(value)
+            for name, value in zip(names, session.run_with_ort_values(names, values), strict=True)
+        }
+
+    def kernels(self, feeds: Feeds) -> list[Kernel] | None:
+        """The kernels of one call, from ONNX Runtime's own profiler and the graph it made of the model."""
+        with tempfile.TemporaryDirectory(prefix="deploykit-profile-") as name:
+            folder = Path(name)
+            chosen = session_options(self._options)
+            chosen.enable_profiling = True
+            chosen.profile_file_prefix = str(folder / "profile")
+            chosen.optimized_model_filepath = str(folder / "optimized.onnx")
+            # Without this the written graph would stop at protobuf's 2 GB.
+            chosen.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
+            session = open_session(self._path, chosen, self._providers)
+            for _ in range(2):  # the first call allocates; the second one is what a caller sees
+                self._run(session, feeds)
+            profile = Path(session.end_profiling())
+            return kernels_of(profile, folder / "optimized.onnx", self._path)
+
+    def close(self) -> None:
+        """Frees the session."""
+        del self._session
+
+
+def _spec(argument: Any) -> TensorSpec:
+    # "tensor(float)"; sequences and maps keep their own description, which no array will fit.
+    kind = argument.type
+    inner = kind[7:-1] if kind.startswith("tensor(") else kind
+    shape = tuple(
+        size if isinstance(size, int) else size or f"{argument.name}_{axis}" for axis, size in enumerate(argument.shape)
+    )
+    return TensorSpec(argument.name, _DTYPES.get(inner, inner), shape)
+
+
+def _as_value(array: np.ndarray[Any, Any]) -> ort.OrtValue:
+    # numpy has no bfloat16, so ONNX Runtime is told that these 16-bit integers are one.
+    if array.dtype == ml_dtypes.bfloat16:
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array).view(np.uint16), _BFLOAT16)
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def _as_array(value: ort.OrtValue) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any]
+    if value.data_type() != "tensor(bfloat16)":
+        found = value.numpy()
+        return found
+    shape = value.shape()
+    if not math.prod(shape):
+        return np.empty(shape, ml_dtypes.bfloat16)
+    words = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
+    found = np.frombuffer(words, np.uint16).view(ml_dtypes.bfloat16).reshape(shape).copy()
+    return found
+
+
+def _sentence(problem: Exception) -> str:
+    """The message without ONNX Runtime's prefix `[ONNXRuntimeError] : 10 : INVALID_GRAPH : `."""
+    text = " ".join(str(problem).split())
+    return text.split(" : ", 3)[-1] if text.startswith("[ONNXRuntimeError]") else text

@@ -1,0 +1,107 @@
+"""OpenVINO IR in OpenVINO's own runtime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import openvino as ov
+
+from deploykit.converters.openvino.interface import interface, versioned
+from deploykit.converters.openvino.profile import kernels_of
+from deploykit.errors import UnavailableError
+from deploykit.runtime import Runtime, RuntimeOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from deploykit.runtime import Feeds, Kernel, Outputs
+
+
+def load(path: Path, options: RuntimeOptions) -> Runtime:
+    """The IR (or an ONNX file) compiled for the device.
+
+    Raises UnavailableError (DK222) when the device is not on this machine.
+    """
+    return OpenVinoRuntime(path, options)
+
+
+def properties(options: RuntimeOptions, device: str) -> dict[str, Any]:
+    """OpenVINO's properties for our options."""
+    chosen: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+    if options.exact:
+        # On CPUs with bf16 instructions the default is bf16, 1e-3 off the model's own numbers.
+        chosen["INFERENCE_PRECISION_HINT"] = "f32"
+    if device == "CPU" and options.threads is not None:
+        chosen["INFERENCE_NUM_THREADS"] = options.threads
+    return chosen
+
+
+class OpenVinoRuntime(Runtime):
+    """A compiled IR with one infer request."""
+
+    def __init__(self, path: Path, options: RuntimeOptions) -> None:
+        """Compiles the model for the device; see `load` for what it raises."""
+        core = ov.Core()
+        device = options.device.upper()
+        if not any(name == device or name.startswith(f"{device}.") for name in core.available_devices):
+            raise UnavailableError(
+                f"OpenVINO finds no {device} on this machine",
+                code="DK222",
+                context=[f"it finds {', '.join(core.available_devices) or 'no device'}"],
+                hint="leave --device away to run on the CPU",
+                target="openvino",
+            )
+        self._model = core.read_model(path)
+        self._properties = properties(options, device)
+        self._device = device
+        self._core = core
+        self.engine = f"openvino {versioned()} ({device})"
+        self.inputs, self.outputs = interface(self._model)
+        self._request = self._compile({}).create_infer_request()
+
+    def _compile(self, more: dict[str, Any]) -> ov.CompiledModel:
+        return self._core.compile_model(self._model, self._device, {**self._properties, **more})
+
+    def predict(self, feeds: Feeds) -> Outputs:
+        """Outputs by name, in the artifact's own dtypes; feeds by input name in the declared dtypes."""
+        return self._infer(self._request, feeds)
+
+    def _infer(self, request: ov.InferRequest, feeds: Feeds) -> Outputs:
+        for index, spec in enumerate(self.inputs):
+            request.set_input_tensor(index, _as_tensor(feeds[spec.name], self._model.inputs[index]))
+        request.infer()
+        return {spec.name: _as_array(request.get_output_tensor(i)) for i, spec in enumerate(self.outputs)}
+
+    def kernels(self, feeds: Feeds) -> list[Kernel] | None:
+        """The kernels of one call, from the graph the plugin executes and its own performance counters."""
+        compiled = self._compile({"PERF_COUNT": True})
+        request = compiled.create_infer_request()
+        for _ in range(2):  # the first call allocates; the counters are those of the last one
+            self._infer(request, feeds)
+        return kernels_of(compiled.get_runtime_model())
+
+    def close(self) -> None:
+        """Frees the compiled model."""
+        del self._request, self._model
+
+
+def _as_tensor(array: np.ndarray[Any, Any], port: ov.Output) -> ov.Tensor:
+    kind = port.get_element_type()
+    if kind == ov.Type.bf16:
+        tensor = ov.Tensor(kind, ov.Shape(array.shape))
+        # OpenVINO shows bfloat16 memory as float16: the bits are what counts.
+        tensor.data[...] = array.astype(ml_dtypes.bfloat16).view(np.float16)
+        return tensor
+    if kind == ov.Type.string:
+        return ov.Tensor(array)
+    return ov.Tensor(np.ascontiguousarray(array), shared_memory=False)
+
+
+def _as_array(tensor: ov.Tensor) -> np.ndarray[Any, Any]:
+    kind = tensor.get_element_type()
+    if kind == ov.Type.string:
+        return np.array(tensor.str_data, dtype=object)
+    data = np.array(tensor.data)  # the request reuses its memory
+    return data.view(ml_dtypes.bfloat16) if kind == ov.Type.bf16 else data
