@@ -30,9 +30,7 @@ demo: $(DIGITS)/weights.safetensors ## the main job, end to end: train, run the 
 	$(BIN)/python $(DIGITS)/client.py
 
 demo-vad: $(STAMP) ## the second example: a published voice-activity model with state
-	$(BIN)/python $(VAD)/prepare.py
-	$(BIN)/deploykit run $(VAD)/deploykit.yaml
-	$(BIN)/deploykit run $(VAD)/openvino.yaml
+	$(BIN)/python $(VAD)/demo.py
 
 lint: $(STAMP) ## ruff and import-linter
 	$(BIN)/ruff check .

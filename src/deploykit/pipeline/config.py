@@ -171,12 +171,12 @@ class Config(Section):
 
     def contract(self) -> InputContract | None:
         """The preprocessing and state contract of the inputs; None when there is none."""
-        stated = {
+        rules = {
             name: {"preprocess": section.preprocess, "carry": section.carry}
             for name, section in self.inputs.items()
             if section.preprocess is not None or section.carry is not None
         }
-        return InputContract.model_validate({"inputs": stated}) if stated else None
+        return InputContract.model_validate(rules) if rules else None
 
     def input_specs(self) -> list[str]:
         """The inputs whose dtype and shape are stated, as `--input` strings."""

@@ -71,7 +71,7 @@ class _Planner:
         self.model = model_name(config.source)
         self.dims = config.dim_specs()
         contract = config.contract()
-        self.contract = contract.model_dump(mode="json", exclude_none=True) if contract else None
+        self.contract = contract.as_dict() if contract else None
         self.float_step = "export"
 
     def steps(self) -> list[Step]:
