@@ -1,0 +1,48 @@
+"""`deploykit targets`: what each target can do on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from deploykit import lazy
+from deploykit.report import Report
+from deploykit.target import get_target, target_names, unavailable
+
+if TYPE_CHECKING:
+    from deploykit.target import Target
+
+
+def targets() -> Report:
+    """Which targets can be checked, converted to and run here, and what is missing where one cannot.
+
+    Returns a report whose metrics are {"targets": [{"name", "title", "suffix", "versions", "precisions", "check",
+    "convert", "run", "missing"}]}; the three are booleans, `missing` is text, empty when nothing is.
+    Imports no backend.
+    """
+    return Report("targets", metrics={"targets": [_row(get_target(name)) for name in target_names()]})
+
+
+def _row(target: Target) -> dict[str, Any]:
+    absent = [package for package in target.packages if not lazy.installed(package)]
+    installed = not absent
+    reason = unavailable(target) if installed else None
+    missing = []
+    if absent:
+        missing.append(
+            f"pip install 'deploykit[{target.extra}]'" if target.extra else f"pip install {' '.join(absent)}"
+        )
+    if target.runtime is None and not reason:
+        reason = f"nothing runs {target.title} artifacts here"
+    if reason:
+        missing.append(reason)
+    return {
+        "name": target.name,
+        "title": target.title,
+        "suffix": target.suffix,
+        "versions": list(target.versions),
+        "precisions": list(target.precisions),
+        "check": target.support is not None and installed,
+        "convert": target.converter is not None and installed,
+        "run": target.runtime is not None and installed and reason is None,
+        "missing": "; ".join(missing),
+    }

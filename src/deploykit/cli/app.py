@@ -1,0 +1,156 @@
+"""The entry: a literal table of commands, each imported when it is used, and every way a call can end."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from deploykit.cli.ui import Ui, hush_broken_pipe
+from deploykit.errors import ExitCode, UsageError
+from deploykit.report import Report
+from deploykit.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+# Name -> (module, help). Literal, so that `deploykit --help` imports no command.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "export": ("deploykit.cli.export", "Export a model source to ONNX and prove that it computes the same."),
+    "simplify": ("deploykit.cli.simplify", "Simplify an ONNX model; outputs stay equal."),
+    "check": ("deploykit.cli.check", "List every problem a model has with each target, before converting."),
+    "quantize": ("deploykit.cli.quantize", "Write a quantized or half-precision ONNX model for a target."),
+    "convert": ("deploykit.cli.convert", "Convert to a target's own format and compare with the source."),
+    "validate": ("deploykit.cli.validate", "Compare two artifacts on the same inputs."),
+    "bench": ("deploykit.cli.bench", "Measure latency, throughput, memory and size of artifacts."),
+    "serve": ("deploykit.cli.serve", "Serve an artifact over HTTP (KServe v2)."),
+    "package": ("deploykit.cli.package", "Lay an artifact out as a server loads it."),
+    "run": ("deploykit.cli.run", "Run the whole chain, cached and resumable, into one report."),
+    "inspect": ("deploykit.cli.inspect", "Show what is in a model file."),
+    "doctor": ("deploykit.cli.doctor", "Show what is installed, what is missing, and how to get it."),
+    "targets": ("deploykit.cli.targets", "Show what each target can do on this machine."),
+    "explain": ("deploykit.cli.explain", "Explain an error code."),
+    "init": ("deploykit.cli.init", "Write a starter deploykit.yaml for a model."),
+}
+
+# The parser's base class of "the user typed something wrong"; typer makes only this subclass of it public.
+_ParserError: Any = typer.BadParameter.__mro__[2]
+
+
+class LazyGroup(TyperGroup):
+    """The group of all commands, which imports a command when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Every command, in the order of a model's way."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name, imported now; None for an unknown one."""
+        if cmd_name not in COMMANDS:
+            return None
+        return importlib.import_module(COMMANDS[cmd_name][0]).COMMAND
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As in the base class, with our own error for an unknown command."""
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
+            raise UsageError(
+                f"there is no command {args[0]!r}",
+                code="DK805",
+                context=[f"commands: {', '.join(COMMANDS)}"],
+                hint=f"deploykit {near[0]}" if near else "deploykit --help",
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands with their lines from the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Command names from the table; options as in the base class."""
+        from typer.core import CompletionItem
+
+        found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return found if found and not incomplete.startswith("-") else super().shell_complete(ctx, incomplete)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"deploykit {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    rich_markup_mode=None,  # plain help: rich's Markdown and Traceback would double the time to show it
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="\b\nExample: deploykit run model.onnx --to openvino,coreml --precision fp16\n"
+    "Each command: deploykit COMMAND --help. An error code: deploykit explain DK312.",
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+) -> None:
+    """A trained model goes in, verified deployable artifacts come out, and every step leaves evidence."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code (see `deploykit.errors.ExitCode`)."""
+    args = list(sys.argv[1:] if arguments is None else arguments)
+    _end_on_sigterm()
+    group = typer.main.get_command(app)
+    try:
+        if not args:
+            typer.echo(_help_of(group), err=True)
+            return ExitCode.INVALID_INPUT
+        result = group.main(args, prog_name="deploykit", standalone_mode=False)
+        sys.stdout.flush()
+        return int(result or 0)
+    except BrokenPipeError:
+        return hush_broken_pipe()
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except UsageError as problem:
+        return _refuse(args, problem)
+    except _ParserError as problem:
+        from deploykit.cli.usage import usage_error
+
+        return _refuse(args, usage_error(problem))
+
+
+def _help_of(group: Any) -> str:
+    text: str = group.get_help(group.make_context("deploykit", [], resilient_parsing=True))
+    return text
+
+
+def _refuse(args: list[str], problem: UsageError) -> int:
+    """Shows a usage error; in JSON when that was asked for, though no option was parsed."""
+    given = args[: args.index("--")] if "--" in args else args
+    name = next((arg for arg in given if arg in COMMANDS), "deploykit")
+    ui = Ui(name, json="--json" in given, quiet="--quiet" in given)
+    return ui.finish(Report(name, error=problem))
+
+
+def _end_on_sigterm() -> None:
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    # The same way out as Ctrl-C: staged outputs are removed, workers are ended.
+    try:
+        signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread: whoever embeds us decides
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""`deploykit check`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+import deploykit
+from deploykit.cli import arguments
+from deploykit.cli.command import command
+from deploykit.cli.options import DimRangeOpt, ModelArg, complete_targets_or_all
+from deploykit.cli.ui import Ui
+from deploykit.report import Report
+
+
+@command(example="deploykit check model.onnx --target openvino,coreml")
+def check(
+    ui: Ui,
+    model: ModelArg,
+    target: Annotated[
+        list[str],
+        typer.Option(
+            "--target",
+            "--to",
+            metavar="NAME[@VERSION]|all",
+            help="The targets to check against. Repeatable, or separated by commas.",
+            autocompletion=complete_targets_or_all,
+            show_default=False,
+        ),
+    ],
+    dim: DimRangeOpt = None,
+    format: Annotated[
+        Literal["table", "json", "markdown", "html", "sarif", "junit"],
+        typer.Option("--format", help="How the result is shown on stdout."),
+    ] = "table",
+) -> Report:
+    """List every problem a model has with each target, all at once; exit 1 when a named target does not run it."""
+    arguments.onnx_file(model)
+    targets = arguments.many_targets(target, all_allowed=True)
+    dims = arguments.dim_ranges(dim)
+    ui.format = format
+    with ui.progress() as progress:
+        return deploykit.check(model, targets=targets, dims=dims, on_progress=progress)
+
+
+COMMAND = check

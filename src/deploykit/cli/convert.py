@@ -1,0 +1,92 @@
+"""`deploykit convert`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import deploykit
+from deploykit import io
+from deploykit.cli import arguments
+from deploykit.cli.command import command
+from deploykit.cli.options import (
+    ArgOpt,
+    DataOpt,
+    DimRangeOpt,
+    InputOpt,
+    OutOpt,
+    SampleOpt,
+    SeedOpt,
+    SourceArg,
+    TargetOpt,
+    WeightsOpt,
+)
+from deploykit.cli.ui import Ui
+from deploykit.report import Report
+from deploykit.target import check_options
+
+
+@command(example="deploykit convert model.onnx --to openvino -o model.xml --data test.npz")
+def convert(
+    ui: Ui,
+    source: SourceArg,
+    to: TargetOpt,
+    output: OutOpt,
+    input: InputOpt = None,
+    dim: DimRangeOpt = None,
+    sample: SampleOpt = None,
+    weights: WeightsOpt = None,
+    arg: ArgOpt = None,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--profile",
+            metavar="INPUT=MIN:OPT:MAX",
+            help="Optimization profile: x=1x3x224x224:8x3x224x224:64x3x224x224. Repeatable.",
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="K=V", help="Option of the target, see docs. Repeatable."),
+    ] = None,
+    data: DataOpt = None,
+    samples: Annotated[int, typer.Option("--samples", metavar="N", min=1, help="Samples to compare on.")] = 16,
+    reference: Annotated[
+        Path | None,
+        typer.Option("--reference", metavar="FLOAT.onnx", help="The float model that a quantized one was made from."),
+    ] = None,
+    seed: SeedOpt = 0,
+) -> Report:
+    """Convert to a target's own format, and compare the result with its ONNX parent and its float source."""
+    target = arguments.one_target(to)
+    arguments.source(source)
+    io.check_output(output, force=ui.force, suffix=target.suffix or None)
+    options = arguments.pairs(option, "--option")
+    check_options(target, options)
+    facts = {
+        "inputs": arguments.inputs(input),
+        "dims": arguments.dim_ranges(dim),
+        "sample": arguments.optional_file(sample, "sample file", ".npz"),
+        "weights": arguments.optional_file(weights, "weights file", ".safetensors", ".pt", ".pth"),
+        "args": arguments.pairs(arg, "--arg"),
+        "profiles": arguments.profiles(profile),
+        "data": arguments.data(data, "--data"),
+        "reference": reference if reference is None else arguments.onnx_file(reference, "reference model"),
+    }
+    with ui.progress() as progress:
+        return deploykit.convert(
+            source,
+            to=to,
+            output=output,
+            options=options,
+            samples=samples,
+            **facts,
+            force=ui.force,
+            seed=seed,
+            on_progress=progress,
+        )
+
+
+COMMAND = convert

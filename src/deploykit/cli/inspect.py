@@ -1,0 +1,20 @@
+"""`deploykit inspect`."""
+
+from __future__ import annotations
+
+import deploykit
+from deploykit.cli import arguments
+from deploykit.cli.command import command
+from deploykit.cli.options import FileArg
+from deploykit.cli.ui import Ui
+from deploykit.report import Report
+
+
+@command(example="deploykit inspect model.onnx")
+def inspect(ui: Ui, file: FileArg) -> Report:
+    """Show inputs, outputs, opset, op histogram, parameters, MACs, size, dynamic dimensions, quantized or not."""
+    arguments.artifact_file(file, "file")
+    return deploykit.inspect(file)
+
+
+COMMAND = inspect

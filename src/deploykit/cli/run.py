@@ -1,0 +1,127 @@
+"""`deploykit run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import deploykit
+from deploykit import io
+from deploykit.cli import arguments
+from deploykit.cli.command import command
+from deploykit.cli.options import (
+    ArgOpt,
+    CalibOpt,
+    DimRangeOpt,
+    EvalOpt,
+    InputOpt,
+    MetricOpt,
+    SeedOpt,
+    WeightsOpt,
+    complete_target,
+)
+from deploykit.cli.ui import Ui
+from deploykit.errors import UsageError
+from deploykit.report import Report
+
+STAGES = ("export", "simplify", "check", "quantize", "convert", "validate", "bench")
+PRECISIONS = ("fp32", "fp16", "int8", "int8-weights")
+
+
+@command(example="deploykit run model.onnx --to openvino,tensorrt-rtx --precision int8 --calib data.npz")
+def run(
+    ui: Ui,
+    source: Annotated[
+        str, typer.Argument(metavar="CONFIG.yaml|SOURCE", help="A deploykit.yaml, or a model source with --to.")
+    ],
+    to: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--to",
+            "--target",
+            metavar="NAME[,NAME...]",
+            help="The targets, for a source without a file.",
+            autocompletion=complete_target,
+        ),
+    ] = None,
+    precision: Annotated[
+        list[str] | None,
+        typer.Option("--precision", metavar="P[,P...]", help=f"The precisions: {', '.join(PRECISIONS)}."),
+    ] = None,
+    input: InputOpt = None,
+    dim: DimRangeOpt = None,
+    weights: WeightsOpt = None,
+    arg: ArgOpt = None,
+    calib: CalibOpt = None,
+    eval: EvalOpt = None,
+    metric: MetricOpt = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="The folder for everything; deploykit-out otherwise."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="STAGE",
+            help=f"Only these stages and what they need: {', '.join(STAGES)}. Repeatable.",
+            autocompletion=lambda incomplete: [stage for stage in STAGES if stage.startswith(incomplete)],
+        ),
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Redo everything.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and what is cached.")] = False,
+    write_config: Annotated[
+        Path | None,
+        typer.Option("--write-config", metavar="FILE", help="Write a configuration with every automatic decision."),
+    ] = None,
+    seed: SeedOpt = 0,
+) -> Report:
+    """Run the whole chain: export, simplify, check, quantize, convert, validate, bench; cached, into one report."""
+    configured = Path(source).suffix in (".yaml", ".yml")
+    targets = arguments.many_targets(to) if to else []
+    if configured:
+        io.existing_file(Path(source), "configuration")
+    else:
+        arguments.source(source)
+        if not targets:
+            raise UsageError(
+                "a model source needs targets",
+                code="DK808",
+                hint=f"deploykit run {source} --to onnxruntime,openvino, or: deploykit init {source}",
+            )
+    precisions = [name for text in precision or () for name in text.split(",") if name]
+    for name in precisions:
+        arguments.one_of(name, PRECISIONS, "--precision")
+    for stage in only or ():
+        arguments.one_of(stage, STAGES, "--only")
+    if write_config is not None:
+        io.check_output(write_config, force=ui.force)
+    facts = {
+        "inputs": arguments.inputs(input),
+        "dims": arguments.dim_ranges(dim),
+        "weights": arguments.optional_file(weights, "weights file", ".safetensors", ".pt", ".pth"),
+        "args": arguments.pairs(arg, "--arg"),
+        "calib": arguments.data(calib, "--calib"),
+        "eval": arguments.data(eval, "--eval"),
+    }
+    with ui.progress() as progress:
+        return deploykit.run(
+            source,
+            to=tuple(targets),
+            precision=tuple(precisions),
+            **facts,
+            metric=metric,
+            output=output,
+            only=tuple(only or ()),
+            no_cache=no_cache,
+            dry_run=dry_run,
+            write_config=write_config,
+            force=ui.force,
+            seed=seed,
+            on_progress=progress,
+        )
+
+
+COMMAND = run

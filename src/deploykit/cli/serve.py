@@ -1,0 +1,45 @@
+"""`deploykit serve`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import deploykit
+from deploykit.cli import arguments
+from deploykit.cli.command import command
+from deploykit.cli.ui import Ui
+from deploykit.report import Report
+
+
+@command(example="deploykit serve model.onnx --http-port 8000")
+def serve(
+    ui: Ui,
+    artifact: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The artifact to serve.")],
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="N", help="The model's name; the file's stem otherwise.")
+    ] = None,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
+    http_port: Annotated[
+        int, typer.Option("--http-port", metavar="PORT", min=0, max=65535, help="The port; 0 picks a free one.")
+    ] = 8000,
+    max_body_mb: Annotated[
+        float, typer.Option("--max-body-mb", metavar="N", min=0.001, help="Refuse larger requests.")
+    ] = 64.0,
+) -> Report:
+    """Serve an artifact over HTTP (KServe v2); prints one JSON line when ready and stops on Ctrl-C."""
+    arguments.artifact_file(artifact)
+    ui.result_shown = True  # stdout is the ready line's; a script waits for it
+
+    def ready(facts: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps(facts) + "\n")
+        sys.stdout.flush()
+
+    return deploykit.serve(artifact, name=name, host=host, http_port=http_port, max_body_mb=max_body_mb, on_ready=ready)
+
+
+COMMAND = serve
