@@ -39,16 +39,20 @@ def infer_shapes(model: ir.Model) -> ir.Model:
 def set_dims(model: ir.Model, dims: Mapping[str, int], default: int = 1) -> ir.Model:
     """Fixes the symbolic dimensions of all inputs: to `dims` by name, to `default` otherwise; returns the same model.
 
-    Shapes of everything else are forgotten, so that `infer_shapes` works them out anew.
+    Shapes that inference can work out anew are forgotten; what custom operators declare gets the same sizes.
     """
     for graph in model.graphs():
         for node in graph:
+            inferable = onnx.defs.has(node.op_type, node.domain)
             for value in node.outputs:
-                value.shape = None
+                value.shape = None if inferable else _fixed_shape(value.shape, dims, default)
     for value in model.graph.inputs:
-        if value.shape is not None:
-            value.shape = ir.Shape([_fixed(dim, dims, default) for dim in value.shape])
+        value.shape = _fixed_shape(value.shape, dims, default)
     return model
+
+
+def _fixed_shape(shape: ir.Shape | None, dims: Mapping[str, int], default: int) -> ir.Shape | None:
+    return None if shape is None else ir.Shape([_fixed(dim, dims, default) for dim in shape])
 
 
 def _fixed(dim: int | ir.SymbolicDim, dims: Mapping[str, int], default: int) -> int:
