@@ -1,6 +1,6 @@
 """Trains DigitsCNN on scikit-learn's handwritten digits; writes the weights, calibration images and labelled test images.
 
-    python examples/digits/train.py
+python examples/digits/train.py
 """
 
 from pathlib import Path
@@ -23,9 +23,7 @@ def main() -> None:
     digits = load_digits()
     images = (digits.images / 16).astype(np.float32)[:, None]  # [1797, 1, 8, 8], 0..1
     labels = digits.target.astype(np.int64)
-    x_train, x_test, y_train, y_test = train_test_split(
-        images, labels, test_size=0.25, stratify=labels, random_state=0
-    )
+    x_train, x_test, y_train, y_test = train_test_split(images, labels, test_size=0.25, stratify=labels, random_state=0)
     model = DigitsCNN()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=EPOCHS * (len(x_train) // BATCH + 1))
