@@ -66,8 +66,7 @@ class Reference:
     def predict(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name, in the model's own dtypes; feeds by input name in the declared dtypes.
 
-        Raises DataError (DK301 missing or unknown name, DK302 dtype, DK303 shape), VendorError (DK510) when the run
-        fails.
+        Raises DataError (DK301 missing or unknown name, DK312 dtype or shape) and VendorError (DK510) when the run fails.
         """
         ready = {spec.name: _fit(spec, feeds) for spec in self.inputs}
         unknown = sorted(feeds.keys() - ready.keys())
@@ -123,12 +122,12 @@ def _fit(spec: TensorSpec, feeds: Mapping[str, Array]) -> Array:
     array = np.asarray(feeds[spec.name])
     if spec.dtype == "string":
         if array.dtype.kind not in "USO":
-            raise _unfit(spec, array, "DK302")
+            raise _unfit(spec, array)
         return array.astype(object)
     if array.dtype.name != spec.dtype:
-        raise _unfit(spec, array, "DK302")
+        raise _unfit(spec, array)
     if spec.shape is not None and not _shape_fits(spec.shape, array.shape):
-        raise _unfit(spec, array, "DK303")
+        raise _unfit(spec, array)
     return array.astype(np.float32) if _needs_cast(spec) else array
 
 
@@ -138,10 +137,10 @@ def _shape_fits(declared: tuple[int | str, ...], shape: tuple[int, ...]) -> bool
     )
 
 
-def _unfit(spec: TensorSpec, array: Array, code: str) -> DataError:
+def _unfit(spec: TensorSpec, array: Array) -> DataError:
     return DataError(
         f"input {spec.name!r} takes {spec.describe()}, and the data is {array.dtype.name} {list(array.shape)}",
-        code=code,
+        code="DK312",
         tensor=spec.name,
     )
 

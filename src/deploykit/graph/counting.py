@@ -23,7 +23,8 @@ _ORIGIN = "deploykit.node"
 def macs(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[str, int]:
     """MACs of one call, by node name (names as `name_nodes` gives them); nodes without any are left out.
 
-    dims: sizes of symbolic input dimensions, 1 where not given; a size that only data decides counts as 1.
+    dims: sizes of symbolic input dimensions, 1 where not given; a size that only data decides counts as 1, and an
+    operand whose rank is unknown as one application of the weights.
     A body of If, Loop or Scan counts once, a function body once for each call, under the names of its own nodes.
     Additions without a multiplication (bias, pooling, element-wise work) are not counted.
     """
@@ -77,7 +78,9 @@ def _conv(weight: int) -> Callable[[ir.Node], int]:
 
     def count(node: ir.Node) -> int:
         w, y = _dims(node, weight), _out(node)
-        return math.prod(y) * math.prod(w[1:]) if w is not None and y is not None else 0
+        if w is None:
+            return 0
+        return math.prod(w) if y is None else math.prod(y) * math.prod(w[1:])
 
     return count
 
@@ -94,7 +97,7 @@ def _matmul(a: int, b: int) -> Callable[[ir.Node], int]:
     def count(node: ir.Node) -> int:
         left, right = _dims(node, a), _dims(node, b)
         if not left or not right:
-            return 0
+            return math.prod(left or right or (0,))
         if _int(node, "transA", 0):
             left = (*left[:-2], left[-1], left[-2])
         if _int(node, "transB", 0):
@@ -113,9 +116,10 @@ def _matmul(a: int, b: int) -> Callable[[ir.Node], int]:
 def _recurrent(node: ir.Node) -> int:
     """X [S, B, I], W [D, G*H, I], R [D, G*H, H]: both matrices are applied at every step to every row."""
     x, w, r = _dims(node, 0), _dims(node, 1), _dims(node, 2)
-    if x is None or w is None or r is None or len(x) < 2:
+    if w is None or r is None:
         return 0
-    return x[0] * x[1] * (math.prod(w) + math.prod(r))
+    steps = math.prod(x[:2]) if x is not None else 1
+    return steps * (math.prod(w) + math.prod(r))
 
 
 def _einsum(node: ir.Node) -> int:
