@@ -1,0 +1,124 @@
+"""Random samples: seeded, within the declared ranges of every dimension, valid for what the graph does with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deploykit.data.dtypes import numpy_dtype
+from deploykit.data.fitting import is_symbol
+from deploykit.data.samples import Sample
+from deploykit.errors import DataError
+from deploykit.report import Finding, note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from deploykit.artifact import TensorSpec
+    from deploykit.data.samples import Wanted
+    from deploykit.data.specs import DimRange
+    from deploykit.data.vocabulary import Values
+
+Array = np.ndarray[Any, Any]
+DEFAULT_SAMPLES = 16
+OPEN_SPAN = 7  # an unbounded dimension goes from its minimum (1 when undeclared) to seven above it: 1..8
+_WORDS = ("", "a", "deploy", "the quick brown fox", "naïve", "日本語", "0.5", "N/A")
+
+
+class RandomSource:
+    """Seeded random feeds; sample i is the same whatever was read before it.
+
+    Shapes: every symbol takes its minimum in sample 0, its maximum in sample 1 and values between in the others;
+    inputs that share a symbol share its value; a fixed dimension stays, 0 too. Floats are standard normal.
+    Integers stay within what the graph takes (`vocabulary.integer_values`); 0 and 1 where it does not tell.
+    """
+
+    def __init__(self, wanted: Wanted, seed: int) -> None:
+        """seed: what `random:SEED` says."""
+        self.description = f"random:{seed}"
+        self.total: int = DEFAULT_SAMPLES if wanted.samples is None else wanted.samples
+        self.labelled = False
+        self.findings: list[Finding] = []
+        self._wanted = wanted
+        self._seed = seed
+        self._values: Mapping[str, Values] = {}
+        integers = [spec.name for spec in wanted.inputs if numpy_dtype(spec.dtype).kind in "iu"]
+        if integers and wanted.model is not None:
+            from deploykit.data.vocabulary import integer_values
+
+            self._values = integer_values(wanted.model, tuple(integers))
+            self.findings += [
+                note("DK331", f"random:{seed}: integers for input {name!r} are {values.describe()}", tensor=name)
+                for name, values in self._values.items()
+            ]
+        for spec in wanted.inputs:
+            if spec.shape is None:
+                raise DataError(
+                    f"input {spec.name!r} has no declared rank, so no random data can be made for it",
+                    code="DK330",
+                    tensor=spec.name,
+                    hint=f"give data, or declare it: --input '{spec.name}:{spec.dtype}[...]'",
+                )
+
+    def read(self, keep: Sequence[int] | None) -> Iterator[Sample]:
+        """Yields the samples."""
+        for index in range(self.total) if keep is None else keep:
+            generator = np.random.default_rng([self._seed, index])
+            sizes = sample_sizes(self._wanted.inputs, self._wanted.dims, index, generator)
+            feeds = {spec.name: self._array(spec, sizes[spec.name], generator) for spec in self._wanted.inputs}
+            yield Sample(feeds, None, f"sample {index}")
+
+    def _array(self, spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+        if spec.dtype == "string":
+            return generator.choice(np.array(_WORDS, object), shape)
+        dtype = numpy_dtype(spec.dtype)
+        if dtype.kind == "b":
+            return generator.integers(0, 2, shape).astype(bool)
+        if dtype.kind in "iu":
+            return _integers(self._values.get(spec.name), dtype, shape, generator)
+        if dtype.kind == "c":
+            return (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
+        return np.asarray(generator.standard_normal(shape)).astype(dtype)
+
+
+def _integers(
+    values: Values | None, dtype: np.dtype[Any], shape: tuple[int, ...], generator: np.random.Generator
+) -> Array:
+    if values is not None and values.choices:
+        return np.asarray(generator.choice(np.array(values.choices, dtype), shape))
+    low, high = (0, 1) if values is None else (values.low, values.high)
+    array = np.asarray(generator.integers(low, high, shape, dtype=np.int64, endpoint=True)).astype(dtype)
+    if high == 1 and low == 0 and array.ndim and array.size:
+        # A mask of zeros only would divide by zero in an attention's softmax.
+        array[..., 0] = 1
+    return array
+
+
+def sample_sizes(
+    inputs: Sequence[TensorSpec], dims: Mapping[str, DimRange], index: int, generator: np.random.Generator
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of sample `index` by input name: its symbols at their minimum (0), maximum (1) or between."""
+    bound: dict[str, int] = {}
+
+    def size(dim: int | str) -> int:
+        if isinstance(dim, int):
+            return dim
+        if is_symbol(dim) and dim in bound:
+            return bound[dim]
+        low, high = bounds(dim, dims)
+        between = int(generator.integers(low, high, endpoint=True))
+        value = low if index == 0 else high if index == 1 else between
+        if is_symbol(dim):
+            bound[dim] = value
+        return value
+
+    return {spec.name: tuple(size(dim) for dim in spec.shape or ()) for spec in inputs}
+
+
+def bounds(dim: str, dims: Mapping[str, DimRange]) -> tuple[int, int]:
+    """Smallest and largest size that random data gives a symbolic dimension; 1..8 when nothing is declared."""
+    declared = dims.get(dim)
+    if declared is None:
+        return 1, 1 + OPEN_SPAN
+    return declared.minimum, declared.minimum + OPEN_SPAN if declared.maximum is None else declared.maximum
