@@ -66,7 +66,7 @@ class Reference:
     def predict(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name, in the model's own dtypes; feeds by input name in the declared dtypes.
 
-        Raises DataError (DK301 missing or unknown name, DK312 dtype or shape) and VendorError (DK510) when the run fails.
+        Raises DataError (DK301 missing or unknown name, DK312 dtype or shape), VendorError (DK510) when the run fails.
         """
         ready = {spec.name: _fit(spec, feeds) for spec in self.inputs}
         unknown = sorted(feeds.keys() - ready.keys())

@@ -37,7 +37,7 @@ def inspect(file: str | Path) -> Report:
 
 def _inspect_onnx(path: Path) -> Report:
     model = graph.load(path)
-    artifact = graph.describe(path)
+    artifact = graph.describe(path, model)
     metrics = graph.summary(model)
     metrics["size_bytes"] = artifact.size_bytes
     metrics["external_files"] = {name: io.size_of(path.parent / name) for name in artifact.files[1:]}

@@ -134,13 +134,14 @@ def _float_precision(model: ir.Model) -> str:
     return _FLOAT_NAMES[main[0]] if len(main) == 1 else "mixed"
 
 
-def describe(path: Path) -> Artifact:
+def describe(path: Path, model: ir.Model | None = None) -> Artifact:
     """The Artifact of an existing ONNX file, external data included in its files, size and digest.
 
+    model: what `load(path)` gave, to save reading it again.
     Origin (parent, stage, options, target, precision) comes from the manifest when the manifest's digest is the file's.
     Raises InvalidFileError and ModelError as `load` does.
     """
-    model = load(path)
+    model = load(path) if model is None else model
     inputs, outputs = interface(model)
     found = Artifact.of(
         path,

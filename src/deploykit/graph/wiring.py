@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import onnx
 
 _STANDARD = ("", "ai.onnx")
+# Functions that call functions multiply: a few lines can ask for more nodes than any memory holds.
+_MOST_NODES = 5_000_000
 
 
 def check_wiring(model: onnx.ModelProto, path: Path) -> bool:
@@ -23,6 +25,7 @@ def check_wiring(model: onnx.ModelProto, path: Path) -> bool:
     domains = _imports(model.opset_import, path, "the model")
     checker = _Checker(path, {(f.domain, f.name) for f in model.functions})
     checker.graph(model.graph, domains, frozenset(), f"graph {model.graph.name!r}")
+    checker.expansion(model)
     for function in model.functions:
         what = f"function {function.name!r}"
         own = _imports(function.opset_import, path, what) if function.opset_import else domains
@@ -131,6 +134,33 @@ class _Checker:
                 self.graph(graph, domains, outer, f"{attribute.name!r} of {_called(node)}")
                 used |= _free_names(graph)
         return used
+
+    def expansion(self, model: onnx.ModelProto) -> None:
+        """Refuses functions that call themselves, and calls that multiply beyond `_MOST_NODES` nodes."""
+        bodies = {(f.domain, f.name): (f.name, f.node) for f in model.functions}
+        sizes: dict[tuple[str, str], int] = {}
+        open_calls: list[str] = []
+
+        def size(nodes: Iterable[onnx.NodeProto]) -> int:
+            return sum(1 + call((node.domain, node.op_type)) + inner(node) for node in nodes)
+
+        def inner(node: onnx.NodeProto) -> int:
+            graphs = [g for a in node.attribute for g in ([a.g] if a.HasField("g") else a.graphs)]
+            return sum(size(graph.node) for graph in graphs)
+
+        def call(key: tuple[str, str]) -> int:
+            if key not in bodies or key in sizes:
+                return sizes.get(key, 0)
+            name, nodes = bodies[key]
+            if name in open_calls or len(open_calls) > 100:
+                raise self.fail(f"function {name!r} calls itself: {' -> '.join([*open_calls[-5:], name])}")
+            open_calls.append(name)
+            sizes[key] = size(nodes)
+            open_calls.pop()
+            return sizes[key]
+
+        if bodies and (total := size(model.graph.node)) > _MOST_NODES:
+            raise self.fail(f"its functions expand to {total} nodes, more than the {_MOST_NODES} that are accepted")
 
     def _check_acyclic(
         self, nodes: Sequence[onnx.NodeProto], needs: list[set[str]], producers: dict[str, onnx.NodeProto]
