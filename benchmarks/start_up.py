@@ -1,6 +1,5 @@
 """Start-up: `deploykit --help` against `python -c pass` and bare typer+rich, and a cached run of the digits example.
-
-python benchmarks/start_up.py [--rounds N]
+Use: python benchmarks/start_up.py [--rounds N]
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ BARE = "import typer, rich.console; a = typer.Typer(); a.command()(lambda: None)
 
 
 def main() -> None:
+    """Runs and prints both comparisons."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=11)
     rounds = parser.parse_args().rounds

@@ -1,7 +1,7 @@
 """Writes what is generated in docs/: error codes, tolerances, the schema of deploykit.yaml, the Core ML operator table.
 
-    python docs/generate.py          # write
-    python docs/generate.py --check  # fail when a file is out of date
+python docs/generate.py          # write
+python docs/generate.py --check  # fail when a file is out of date
 """
 
 import argparse
@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from deploykit.explanations import explanations
+from deploykit.explanations import load
 from deploykit.parity import TOLERANCES
 from deploykit.pipeline.config import json_schema
 
@@ -18,7 +18,7 @@ DOCS = Path(__file__).parent
 
 def errors() -> str:
     lines = ["# Error codes", "", "`deploykit explain CODE` prints one of these at the shell.", ""]
-    for code, entry in sorted(explanations().items()):
+    for code, entry in load().items():
         lines += [f"## {code}: {entry.title}", "", entry.why, "", f"**What to do:** {entry.fix}", ""]
     return "\n".join(lines)
 

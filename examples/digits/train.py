@@ -1,4 +1,4 @@
-"""Trains DigitsCNN on scikit-learn's handwritten digits; writes the weights, calibration images and labelled test images.
+"""Trains DigitsCNN on scikit-learn's handwritten digits; writes weights, calibration images, labelled test images.
 
 python examples/digits/train.py
 """

@@ -20,7 +20,7 @@ def frames() -> Iterator[dict[str, Any]]:
     """Feeds for every frame of stream.npz, with `y` where the frame has a label (1 speech, 0 none)."""
     stream = np.load(HERE / "stream.npz")
     audio = stream["x"].astype(np.float32) / 32768
-    labels = stream["y"] if "y" in stream else None
+    labels = stream.get("y")
     context = np.zeros(CONTEXT, np.float32)
     for index in range(len(audio) // FRAME):
         frame = audio[index * FRAME : (index + 1) * FRAME]
