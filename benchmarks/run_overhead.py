@@ -2,8 +2,8 @@
 
 One side is the digits pipeline from nothing (`deploykit run --no-cache`). The other is the sum of the bare vendor calls
 of the same job, each in a process of its own as a script would make them: export, the simplifiers, calibration and
-quantization for each scheme, conversions, the runs over the data that parity and accuracy need, and the timed seconds of
-the benchmark.
+quantization for each scheme, conversions, the runs over the data that parity and accuracy need, and the timed seconds
+of the benchmark.
 
 Use: make bench, or python benchmarks/run_overhead.py [--rounds N]
 """

@@ -1,4 +1,5 @@
 """Start-up: `deploykit --help` against `python -c pass` and bare typer+rich, and a cached run of the digits example.
+
 Use: python benchmarks/start_up.py [--rounds N]
 """
 

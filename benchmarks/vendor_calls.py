@@ -69,15 +69,9 @@ def half(work: Path) -> None:
 
 def static(digits: Path, work: Path, *, symmetric: bool) -> None:
     """Static INT8 by onnxruntime's quantizer, entropy calibration over the calibration images."""
-    from onnxruntime.quantization import (
-        CalibrationDataReader,
-        CalibrationMethod,
-        QuantFormat,
-        QuantType,
-        quantize_static,
-    )
+    from onnxruntime import quantization as q
 
-    class Images(CalibrationDataReader):  # type: ignore[misc]
+    class Images(q.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
             self.items = iter(np.load(digits / "calib.npz")["image"][:, None])
 
