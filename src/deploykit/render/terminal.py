@@ -5,22 +5,34 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, TextIO
 
+from rich import box
 from rich.console import Console, Group
+from rich.table import Table
 from rich.text import Text
 
-from deploykit.render import layouts
 from deploykit.render.failure import has_colour, printable
 from deploykit.render.grouping import grouped, where
-from deploykit.render.numbers import megabytes
+from deploykit.render.sections import sections
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from deploykit.artifact import Artifact
+    from deploykit.render.sections import Section
     from deploykit.report import Report
 
 WIDTH = 100
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_CELLS = {
+    "passed": "green",
+    "yes": "green",
+    "installed": "green",
+    "no": "dim",
+    "FAILED": "bold red",
+    "ERROR": "bold red",
+    "SKIPPED": "bold yellow",
+}
+# Their table says it all.
+_WITHOUT_END = {"targets", "doctor", "explain", "inspect"}
 _ENDS = {"passed": "bold green", "failed": "bold red", "error": "bold red"}
 
 
@@ -48,27 +60,36 @@ def _without_trailing_spaces(text: str) -> str:
 
 
 def compose(report: Report) -> RenderableType:
-    """The parts of a report: the command's own table, artifacts, findings, and the last line that says how it ended."""
-    parts: list[RenderableType] = list(layouts.layout(report))
-    if report.command not in layouts.WITHOUT_ARTIFACTS:
-        parts += [_artifact(artifact) for artifact in report.artifacts]
+    """The parts of a report: the command's tables, findings, and the last line that says how it ended."""
+    shown = sections(report)
+    parts: list[RenderableType] = []
+    for section in shown:
+        parts += _section(section, titled=len(shown) > 1)
     parts += _findings(report)
-    if report.command not in layouts.WITHOUT_END:
+    if report.command not in _WITHOUT_END:
         parts.append(_end(report))
     return Group(*parts)
 
 
-def _artifact(artifact: Artifact) -> Text:
-    facts = [artifact.format, artifact.precision, f"{megabytes(artifact.size_bytes)} MB"]
-    if artifact.opset is not None:
-        facts.insert(1, f"opset {artifact.opset}")
-    text = Text.assemble((f"{printable(str(artifact.path))}", "bold"), f"  {', '.join(facts)}", overflow="fold")
-    for side, specs in (("in", artifact.inputs), ("out", artifact.outputs)):
-        for spec in specs[:8]:
-            text.append(f"\n  {side:3}  {printable(spec.name)}: {spec.describe()}")
-        if len(specs) > 8:
-            text.append(f"\n  {side:3}  and {len(specs) - 8} more")
-    return text
+def _section(section: Section, *, titled: bool) -> list[RenderableType]:
+    parts: list[RenderableType] = [Text(section.title, "bold")] if titled and section.title else []
+    if section.columns:
+        parts.append(_table(section))
+    parts += [Text(printable(line)) for line in section.lines]
+    return [*parts, Text("")]
+
+
+def _table(section: Section) -> Table:
+    head = any(section.columns)
+    table = Table(
+        box=box.SIMPLE_HEAD, show_header=head, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold"
+    )
+    for column in section.columns:
+        numeric = column in section.numeric
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
+    for row in section.rows:
+        table.add_row(*(Text(printable(cell), _CELLS.get(cell, "")) for cell in row))
+    return table
 
 
 def _findings(report: Report) -> list[RenderableType]:

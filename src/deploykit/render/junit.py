@@ -1,0 +1,75 @@
+"""JUnit XML, which CI systems show as tests: one case for each thing that was judged."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+from deploykit.render.grouping import where
+from deploykit.report import finding_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from deploykit.report import Finding, Report
+
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def render(report: Report) -> str:
+    """A test suite for the command; one case for each target or artifact, failed by its error findings."""
+    findings = [*report.findings, *([finding_of(report.error)] if report.error else [])]
+    cases = _cases(report, findings)
+    failures = sum(any(f.severity == "error" for f in found) for found in cases.values())
+    errors = failures if report.status == "error" else 0
+    suite = ET.Element(
+        "testsuite",
+        name=f"deploykit {report.command}",
+        tests=str(len(cases)),
+        failures=str(failures - errors),
+        errors=str(errors),
+        skipped="0",
+        time=f"{report.seconds:.3f}",
+    )
+    for name, found in cases.items():
+        case = ET.SubElement(suite, "testcase", name=_xml(name), classname=f"deploykit.{report.command}")
+        _outcome(case, found, "error" if report.status == "error" else "failure")
+    ET.indent(suite)
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{ET.tostring(suite, encoding='unicode')}\n"
+
+
+def _cases(report: Report, findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+    names = [str(row["name"]) for row in report.metrics.get("targets", []) if isinstance(row, dict)]
+    names += [str(row["name"]) for row in report.metrics.get("outputs", [])]
+    for row in report.metrics.get("rows", []):
+        names.append(f"{row['target']} {row['precision']}" if "target" in row else str(row.get("artifact")))
+    cases: dict[str, list[Finding]] = {name: [] for name in names}
+    for finding in findings:
+        place = [name for name in cases if name == finding.tensor or name.partition(" ")[0] == finding.target]
+        for name in place or [report.command]:
+            cases.setdefault(name, []).append(finding)
+    return cases or {report.command: []}
+
+
+def _outcome(case: ET.Element, findings: list[Finding], kind: str) -> None:
+    failed = [finding for finding in findings if finding.severity == "error"]
+    if failed:
+        element = ET.SubElement(case, kind, message=_xml(failed[0].message), type=failed[0].code)
+        element.text = _xml("\n".join(_line(finding) for finding in failed))
+    rest = [finding for finding in findings if finding.severity != "error"]
+    if rest:
+        ET.SubElement(case, "system-out").text = _xml("\n".join(_line(finding) for finding in rest))
+
+
+def _line(finding: Finding) -> str:
+    place = where(finding)
+    parts = [f"{finding.severity}[{finding.code}]: {finding.message}"]
+    parts += [f"  --> {place}"] if place else []
+    parts += [f"  hint: {finding.hint}"] if finding.hint else []
+    return "\n".join(parts)
+
+
+def _xml(text: str) -> str:
+    """Text without the characters that XML 1.0 cannot hold."""
+    return _FORBIDDEN.sub("\ufffd", text)

@@ -1,0 +1,51 @@
+"""Markdown, as a job summary or a comment on a change shows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deploykit.render.failure import printable
+from deploykit.render.grouping import grouped, where
+from deploykit.render.sections import sections
+from deploykit.report import finding_of
+
+if TYPE_CHECKING:
+    from deploykit.render.sections import Section
+    from deploykit.report import Report
+
+
+def render(report: Report) -> str:
+    """Title with the status, the command's tables, findings as a list."""
+    lines = [f"# deploykit {report.command}: {report.status}", ""]
+    for section in sections(report):
+        lines += _section(section)
+    findings = [*report.findings, *([finding_of(report.error)] if report.error else [])]
+    if findings:
+        lines += ["## Findings", ""]
+    for group in grouped(findings):
+        head = group.findings[0]
+        lines.append(f"- **{head.severity} {head.code}**: {_text(head.message)}")
+        lines += [f"  - at {_text(place)}" for place in map(where, group.findings) if place]
+        if head.hint:
+            lines.append(f"  - hint: {_text(head.hint)}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(section: Section) -> list[str]:
+    lines = [f"## {section.title}", ""] if section.title else []
+    if section.columns:
+        lines.append("| " + " | ".join(_text(column) for column in section.columns) + " |")
+        lines.append("|" + "|".join("--:" if column in section.numeric else "---" for column in section.columns) + "|")
+        lines += ["| " + " | ".join(_text(cell) for cell in row) + " |" for row in section.rows]
+        lines.append("")
+    for line in section.lines:
+        lines += [_text(line), ""]
+    return lines
+
+
+def _text(text: str) -> str:
+    """Text that means itself: names out of a model must not become markup."""
+    escaped = printable(text)
+    for mark in "\\`*_[]<>|":
+        escaped = escaped.replace(mark, f"\\{mark}")
+    return " ".join(escaped.splitlines())

@@ -1,0 +1,59 @@
+"""SARIF 2.1.0, which code-scanning views read: one result for each finding."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from deploykit.explanations import load
+from deploykit.render.grouping import where
+from deploykit.report import finding_of
+from deploykit.version import __version__
+
+if TYPE_CHECKING:
+    from deploykit.report import Finding, Report
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def render(report: Report) -> str:
+    """A SARIF log with one run; rules carry the explanations of their codes."""
+    findings = [*report.findings, *([finding_of(report.error)] if report.error else [])]
+    codes = sorted({finding.code for finding in findings})
+    file = report.error.file if report.error and report.error.file else report.metrics.get("model")
+    run: dict[str, Any] = {
+        "tool": {"driver": {"name": "deploykit", "version": __version__, "rules": [_rule(code) for code in codes]}},
+        "invocations": [{"executionSuccessful": report.status != "error", "exitCode": int(report.exit_code)}],
+        "results": [_result(finding, codes.index(finding.code), file) for finding in findings],
+    }
+    document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _rule(code: str) -> dict[str, Any]:
+    entry = load().get(code)
+    if entry is None:
+        return {"id": code}
+    return {
+        "id": code,
+        "shortDescription": {"text": entry.title},
+        "fullDescription": {"text": entry.why},
+        "help": {"text": entry.fix},
+    }
+
+
+def _result(finding: Finding, index: int, file: Any) -> dict[str, Any]:
+    text = finding.message + (f"\nhint: {finding.hint}" if finding.hint else "")
+    place = where(finding)
+    location: dict[str, Any] = {}
+    if file is not None:
+        location["physicalLocation"] = {"artifactLocation": {"uri": str(file).replace("\\", "/")}}
+    if place:
+        location["logicalLocations"] = [{"fullyQualifiedName": place}]
+    result: dict[str, Any] = {
+        "ruleId": finding.code,
+        "ruleIndex": index,
+        "level": finding.severity,
+        "message": {"text": text},
+    }
+    return {**result, "locations": [location]} if location else result

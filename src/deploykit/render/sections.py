@@ -1,0 +1,271 @@
+"""What a command's report shows, as plain tables; terminal, Markdown and HTML draw the same ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from deploykit.render.numbers import NONE, fixed, megabytes, number, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from deploykit.artifact import Artifact
+    from deploykit.report import Report
+
+_MAX_DEPTH = 2
+# Their tables name the artifacts already.
+_WITHOUT_ARTIFACTS = {"run", "bench", "validate", "check", "inspect"}
+
+
+@dataclasses.dataclass(slots=True)
+class Section:
+    """One table and the lines below it.
+
+    numeric: names of the columns that hold numbers. Without columns there is only the text in `lines`; a table whose
+    columns are all "" has no head.
+    """
+
+    title: str
+    columns: tuple[str, ...] = ()
+    rows: list[list[str]] = dataclasses.field(default_factory=list)
+    numeric: frozenset[str] = frozenset()
+    lines: list[str] = dataclasses.field(default_factory=list)
+
+
+def sections(report: Report) -> list[Section]:
+    """The command's sections in reading order; empty when it measured nothing and made nothing."""
+    found = _LAYOUTS.get(report.command, _generic)(report) if report.metrics else []
+    if report.artifacts and report.command not in _WITHOUT_ARTIFACTS:
+        found.insert(0, _artifacts(report.artifacts))
+    return found
+
+
+def _table(title: str, columns: Iterable[str], rows: Iterable[Sequence[Any]], numeric: Iterable[str] = ()) -> Section:
+    return Section(title, tuple(columns), [[str(cell) for cell in row] for row in rows], frozenset(numeric))
+
+
+def _or_none(value: Any) -> str:
+    return NONE if value in (None, "") else str(value)
+
+
+def _artifacts(artifacts: Sequence[Artifact]) -> Section:
+    rows = [
+        (
+            made.path,
+            made.format,
+            made.precision,
+            _or_none(made.opset),
+            megabytes(made.size_bytes),
+            _interface(made.inputs),
+            _interface(made.outputs),
+        )
+        for made in artifacts
+    ]
+    columns = ("artifact", "format", "precision", "opset", "MB", "inputs", "outputs")
+    return _table("Artifacts", columns, rows, ("opset", "MB"))
+
+
+def _interface(specs: Sequence[Any]) -> str:
+    shown = [f"{spec.name}: {spec.describe()}" for spec in specs[:8]]
+    return ", ".join([*shown, *([f"and {len(specs) - 8} more"] if len(specs) > 8 else [])])
+
+
+_PARITY = ("max abs", "max rel", "SQNR dB", "cosine")
+
+
+def _validate(report: Report) -> list[Section]:
+    metrics = report.metrics
+    rows = [
+        (
+            row["name"],
+            number(row["max_abs"]),
+            number(row["max_rel"]),
+            "exact" if row["exact"] else fixed(row["sqnr_db"], 1),
+            fixed(row["cosine"], 6),
+            "passed" if row["passed"] else "FAILED",
+        )
+        for row in metrics.get("outputs", [])
+    ]
+    section = _table("Outputs", ("output", *_PARITY, "verdict"), rows, _PARITY)
+    about = [f"{metrics.get('samples', 0)} samples"]
+    if metrics.get("execution"):
+        about.append(f"execution: {metrics['execution']}")
+    about += [f"{side}: {engine}" for side, engine in (metrics.get("engines") or {}).items()]
+    section.lines = [", ".join(about), *_accuracy_line(metrics.get("accuracy"))]
+    return [section]
+
+
+def _accuracy_line(accuracy: Any) -> list[str]:
+    if not isinstance(accuracy, dict):
+        return []
+    facts = [f"{key} {number(value, 4)}" for key, value in accuracy.items() if value is not None]
+    return ["accuracy: " + ", ".join(facts)]
+
+
+_BENCH = ("p50 ms", "p95 ms", "p99 ms", "per s", "peak MB", "load s", "accuracy")
+
+
+def _bench(report: Report) -> list[Section]:
+    rows = [
+        (
+            _or_none(row.get("artifact")),
+            _or_none(row.get("runtime")) + (" (simulated)" if row.get("execution") == "simulated" else ""),
+            *(fixed(row.get(key), 2) for key in ("p50_ms", "p95_ms", "p99_ms")),
+            number(row.get("throughput_per_s"), 4),
+            fixed((row.get("rss_mb") or {}).get("peak"), 0),
+            fixed(row.get("load_s"), 2),
+            _accuracy(row.get("accuracy")),
+        )
+        for row in report.metrics.get("rows", [])
+    ]
+    section = _table("Benchmark", ("artifact", "runtime", *_BENCH), rows, _BENCH)
+    section.lines = [f"verdict: {report.metrics['verdict']}"] if report.metrics.get("verdict") else []
+    return [section]
+
+
+def _accuracy(value: Any) -> str:
+    return fixed(value.get("value") if isinstance(value, dict) else value, 2)
+
+
+_COUNTS = ("nodes", "supported", "conditional", "unsupported", "unknown")
+
+
+def _check(report: Report) -> list[Section]:
+    return [_check_table(report.metrics.get("targets", []))]
+
+
+def _check_table(targets: Iterable[dict[str, Any]]) -> Section:
+    rows = [
+        (
+            row["name"] + (f"@{row['version']}" if row.get("version") else ""),
+            *(number(row.get(key)) for key in _COUNTS),
+            percent(row.get("macs_share")),
+            number(row.get("partitions")),
+            _or_none(row.get("verdict")),
+            _or_none(row.get("source")),
+        )
+        for row in targets
+    ]
+    numeric = (*_COUNTS, "MACs", "partitions")
+    return _table("Check", ("target", *numeric, "verdict", "source"), rows, numeric)
+
+
+def _targets(report: Report) -> list[Section]:
+    rows = [
+        (row["name"], *("yes" if row[can] else "no" for can in ("check", "convert", "run")), row["missing"])
+        for row in report.metrics["targets"]
+    ]
+    return [_table("Targets", ("target", "check", "convert", "run", "what is missing"), rows)]
+
+
+def _doctor(report: Report) -> list[Section]:
+    metrics = report.metrics
+    machine = [
+        (key.replace("_", " "), ", ".join(value) if isinstance(value, list) else _or_none(value))
+        for key, value in metrics["machine"].items()
+    ]
+    core = [(name, version or "MISSING") for name, version in metrics["core"].items()]
+    extras = []
+    for row in metrics["extras"]:
+        packages = ", ".join(f"{name} {version or 'missing'}" for name, version in row["packages"].items())
+        state = "installed" if row["installed"] else "missing" if row["install"] else "not for this system"
+        extras.append((row["name"], state, packages, "" if row["installed"] else row["install"] or ""))
+    return [
+        _table("This machine", ("", ""), machine),
+        _table("Every install", ("", ""), core),
+        _table("Extras", ("extra", "state", "packages", "install with"), extras),
+    ]
+
+
+def _explain(report: Report) -> list[Section]:
+    codes = report.metrics["codes"]
+    if len(codes) == 1:
+        entry = codes[0]
+        lines = [f"{entry['code']}: {entry['title']}", "", entry["why"], "", f"What to do: {entry['fix']}"]
+        return [Section("", lines=lines)]
+    return [_table("Codes", ("code", "title"), [(entry["code"], entry["title"]) for entry in codes])]
+
+
+_RUN = ("accuracy", "drop", "int8 MACs", "SQNR dB", "MB", "p50 ms", "p99 ms", "per s")
+
+
+def _run(report: Report) -> list[Section]:
+    metrics = report.metrics
+    steps = [(step["step"], step["status"], step.get("reason", "")) for step in metrics.get("steps", [])]
+    if "rows" not in metrics:
+        return [_table("Steps", ("step", "status", "reason"), steps)]
+    rows = [
+        (
+            row["target"],
+            row["precision"],
+            _status(row.get("status")),
+            executed(row.get("execution")),
+            fixed(row.get("accuracy"), 2),
+            fixed(row.get("accuracy_drop"), 2),
+            percent(row.get("int8_macs_share")),
+            worst_sqnr(row.get("parity")),
+            megabytes(row.get("size_bytes")),
+            fixed(row.get("p50_ms"), 2),
+            fixed(row.get("p99_ms"), 2),
+            number(row.get("throughput_per_s"), 4),
+        )
+        for row in metrics["rows"]
+    ]
+    made = _table("Artifacts", ("target", "precision", "status", "executed", *_RUN), rows, _RUN)
+    source = metrics.get("source") or {}
+    if source.get("accuracy") is not None:
+        made.lines.append(f"source: {source.get('metric')} {fixed(source['accuracy'], 2)}")
+    made.lines += [f"{name}: {metrics[name]}" for name in ("best", "verdict") if metrics.get(name)]
+    checked = [_check_table(metrics["check"])] if metrics.get("check") else []
+    return [made, *checked]
+
+
+def _status(status: str | None) -> str:
+    return status if status in ("passed", "planned") else (status or NONE).upper()
+
+
+def executed(execution: str | None) -> str:
+    """How an artifact's numbers were got: on the real engine, simulated, or not at all."""
+    return {"real": "really run", "simulated": "simulated"}.get(execution or "", "only built")
+
+
+def worst_sqnr(parity: Any) -> str:
+    """The lowest SQNR over all gates and outputs; "exact" when every output is equal bit for bit; - without parity."""
+    gates = parity.values() if isinstance(parity, dict) else ()
+    outputs = [row for gate in gates if isinstance(gate, dict) for row in gate.get("outputs", [])]
+    if not outputs:
+        return NONE
+    measured = [row["sqnr_db"] for row in outputs if row.get("sqnr_db") is not None]
+    return fixed(min(measured), 1) if measured else "exact"
+
+
+def _generic(report: Report) -> list[Section]:
+    return [_table("Measured", ("", ""), flattened(report.metrics))]
+
+
+def flattened(metrics: dict[str, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, str]]:
+    """Metrics as (name, text) lines: nested names joined with a dot, lists of objects counted."""
+    lines: list[tuple[str, str]] = []
+    for key, value in metrics.items():
+        name = f"{prefix}{key}".replace("_", " ")
+        if isinstance(value, dict) and depth < _MAX_DEPTH:
+            lines += flattened(value, f"{prefix}{key}.", depth + 1)
+        elif isinstance(value, (list, tuple)) and any(isinstance(item, (dict, list)) for item in value):
+            lines.append((name, f"{len(value)} (--json lists them)"))
+        elif isinstance(value, (list, tuple)):
+            lines.append((name, ", ".join(number(item) for item in value) or NONE))
+        elif value is not None:
+            lines.append((name, number(value, 4)))
+    return lines
+
+
+_LAYOUTS: dict[str, Callable[[Report], list[Section]]] = {
+    "validate": _validate,
+    "bench": _bench,
+    "check": _check,
+    "targets": _targets,
+    "doctor": _doctor,
+    "explain": _explain,
+    "run": _run,
+}
