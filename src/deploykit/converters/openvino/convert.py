@@ -1,0 +1,132 @@
+"""ONNX to OpenVINO IR (runs in the worker)."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import openvino as ov
+
+from deploykit import graph, io
+from deploykit.converters.bounds import bounds_of_input, fixed_by, unused_bounds
+from deploykit.converters.openvino.interface import interface, remember, versioned
+from deploykit.converters.openvino.reproducible import normalise
+from deploykit.converters.openvino.support import judge
+from deploykit.errors import GateError, VendorError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from deploykit.artifact import TensorSpec
+    from deploykit.converters.bounds import Bounds
+
+
+def convert_job(
+    model: str,
+    output: str,
+    options: Mapping[str, Any],
+    dims: Mapping[str, Sequence[int | None]],
+    profiles: Mapping[str, Sequence[Sequence[int]]],
+    precision: str,
+) -> dict[str, Any]:
+    """Writes `output` (.xml) and its .bin; the precision is the ONNX file's own, weights are never compressed.
+
+    dims bound a symbolic dimension wherever it stands; a profile bounds the dimensions of its input.
+    Raises GateError (DK201) for a node that OpenVINO refuses, VendorError when the written IR is not what was read.
+    """
+    path, final = Path(model), Path(output)
+    loaded = graph.load(path)
+    inputs, outputs = graph.interface(loaded)
+    core = ov.Core()
+    try:
+        converted = core.read_model(path)
+    except RuntimeError as problem:
+        raise _refusal(path, problem) from problem
+    _expect_names(inputs, converted.inputs)
+    _expect_names(outputs, converted.outputs)
+    limits = [bounds_of_input(spec, dims, profiles.get(spec.name)) for spec in inputs]
+    if any(bound is not None for shape in limits for bound in shape):
+        _restrict(converted, limits)
+    findings = unused_bounds(inputs, dims, profiles, target="openvino")
+    inputs = tuple(
+        dataclasses.replace(spec, shape=fixed_by(spec, shape)) for spec, shape in zip(inputs, limits, strict=True)
+    )
+    remember(converted, inputs, outputs)
+    # compress_to_fp16 is on by default and would halve the weights of a float32 model without being asked.
+    with io.no_space_named(final):
+        ov.save_model(converted, final, compress_to_fp16=False)
+        normalise(final, _names(loaded))
+    written_inputs, written_outputs = interface(core.read_model(final))
+    _expect(inputs, written_inputs)
+    _expect(outputs, written_outputs)
+    return {
+        "inputs": [spec.as_dict() for spec in inputs],
+        "outputs": [spec.as_dict() for spec in written_outputs],
+        "files": [final.name, final.with_suffix(".bin").name],
+        "versions": {"openvino": versioned()},
+        "findings": [finding.as_dict() for finding in findings],
+        "metrics": {"layers": len(converted.get_ops())},
+    }
+
+
+def _refusal(path: Path, problem: Exception) -> Exception:
+    refused = [(node, verdict) for node, verdict in judge(path) if verdict.status == "unsupported"]
+    if not refused:
+        return VendorError(
+            f"OpenVINO {versioned()} does not read {path.name}: {' '.join(str(problem).split())[:1000]}",
+            target="openvino",
+            log=str(problem).splitlines()[-20:],
+        )
+    node, verdict = refused[0]
+    return GateError(
+        f"OpenVINO refuses node {node.name!r} ({node.op_type}): {verdict.reason}",
+        code="DK201",
+        file=path,
+        node=node.name,
+        op=node.op_type,
+        target="openvino",
+        context=[f"and {other.op_type} {other.name!r}: {why.reason}" for other, why in refused[1:10]],
+        hint=verdict.remedy,
+    )
+
+
+def _restrict(model: ov.Model, limits: list[list[Bounds | None]]) -> None:
+    shapes = {}
+    for port, bounds in zip(model.inputs, limits, strict=True):
+        shape = port.get_partial_shape()
+        for axis, bound in enumerate(bounds):
+            if bound is not None:
+                low, high = bound
+                shape[axis] = ov.Dimension(low, -1 if high is None else high)
+        shapes[port] = shape
+    model.reshape(shapes)
+
+
+def _names(loaded: Any) -> set[str]:
+    """Every name in the ONNX file that OpenVINO may have taken over."""
+    names = {value.name for value in (*loaded.graph.inputs, *loaded.graph.initializers.values()) if value.name}
+    for node in graph.all_nodes(loaded):
+        names |= {node.name or "", *(value.name or "" for value in (*node.inputs, *node.outputs) if value is not None)}
+    return names
+
+
+def _expect_names(specs: Sequence[TensorSpec], ports: Sequence[ov.Output]) -> None:
+    """OpenVINO must list inputs and outputs in the ONNX file's order, for their specs are remembered by position."""
+    if len(specs) != len(ports) or any(s.name not in p.get_names() for s, p in zip(specs, ports, strict=True)):
+        found = "; ".join(" = ".join(sorted(port.get_names())) for port in ports)
+        raise VendorError(
+            f"OpenVINO {versioned()} changed the interface: {_told(specs)} became {found}", target="openvino"
+        )
+
+
+def _expect(wanted: Sequence[TensorSpec], found: Sequence[TensorSpec]) -> None:
+    """The IR must have the ONNX model's names, order and dtypes."""
+    if [(spec.name, spec.dtype) for spec in wanted] != [(spec.name, spec.dtype) for spec in found]:
+        raise VendorError(
+            f"OpenVINO {versioned()} changed the interface: {_told(wanted)} became {_told(found)}", target="openvino"
+        )
+
+
+def _told(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"{spec.name}: {spec.dtype}" for spec in specs)
