@@ -81,7 +81,7 @@ class _Planner:
             self.float_step = "simplify"
         steps.append(self._check())
         quantized = self._quantize()
-        steps += quantized.values()
+        steps += {step.key: step for step in quantized.values()}.values()
         converted = [
             self._convert(name, precision, quantized)
             for name in self.config.targets

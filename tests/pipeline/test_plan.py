@@ -1,0 +1,108 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploykit.pipeline.config import Config
+from deploykit.pipeline.plan import make_plan, model_name
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"model")
+    np.savez(tmp_path / "calib.npz", x=np.zeros((4, 3), np.float32))
+    np.savez(tmp_path / "test.npz", x=np.zeros((4, 3), np.float32), y=np.zeros(4, np.int64))
+    return tmp_path
+
+
+def config(**changes):
+    document = {
+        "source": "model.onnx",
+        "quantize": [{"precision": "fp16"}, {"precision": "int8", "calib": "calib.npz"}],
+        "targets": {"onnxruntime": {}, "openvino": {}, "tensorrt-rtx": {"precisions": ["int8"]}},
+        "evaluate": {"data": "test.npz"},
+        **changes,
+    }
+    return Config.model_validate(document)
+
+
+def by_key(steps):
+    return {step.key: step for step in steps}
+
+
+def test_every_predecessor_comes_first(folder):
+    seen = set()
+    for step in make_plan(config(), folder):
+        assert {*step.subjects, *step.references.values(), *step.after} <= seen, step.key
+        assert step.key not in seen
+        seen.add(step.key)
+
+
+def test_half_precision_is_made_once_for_all_targets(folder):
+    steps = make_plan(config(), folder)
+    assert sum(step.stage == "quantize" and step.precision == "fp16" for step in steps) == 1
+
+
+def test_targets_of_one_scheme_share_a_quantization_step(folder):
+    from deploykit.target import get_target
+
+    schemes = {get_target(name).scheme for name in config().targets}
+    steps = make_plan(config(), folder)
+    assert sum(step.stage == "quantize" and step.precision == "int8" for step in steps) == len(schemes)
+
+
+def test_conversions_take_their_precision_and_are_compared_with_the_exported_model(folder):
+    steps = by_key(make_plan(config(), folder))
+    convert = steps["convert openvino int8"]
+    assert steps[convert.subjects[0]].precision == "int8"
+    assert convert.references == {"reference": "export"}
+    assert convert.publish == Path("openvino/int8/model.xml")
+    assert steps["convert openvino fp32"].subjects == ("simplify",)
+
+
+def test_without_simplification_the_exported_model_is_taken(folder):
+    steps = by_key(make_plan(config(simplify=False), folder))
+    assert "simplify" not in steps
+    assert steps["convert openvino fp32"].subjects == ("export",)
+
+
+def identities(folder):
+    return {step.key: step.identity for step in make_plan(config(), folder)}
+
+
+def test_changed_calibration_data_changes_quantization_only(folder):
+    before = identities(folder)
+    np.savez(folder / "calib.npz", x=np.ones((4, 3), np.float32))
+    after = identities(folder)
+    changed = {key for key in before if before[key] != after[key]}
+    assert changed
+    assert all(key.startswith("quantize int8") for key in changed)
+
+
+def test_the_same_data_under_another_name_changes_nothing(folder):
+    before = make_plan(config(), folder)
+    (folder / "calib.npz").rename(folder / "other.npz")
+    after = make_plan(config(quantize=[{"precision": "int8", "calib": "other.npz"}, {"precision": "fp16"}]), folder)
+    keys = {step.key: step.identity for step in after}
+    assert all(keys[step.key] == step.identity for step in before if step.stage == "quantize")
+
+
+def test_a_changed_source_file_changes_the_export(folder):
+    before = identities(folder)
+    (folder / "model.onnx").write_bytes(b"other")
+    after = identities(folder)
+    assert {key for key in before if before[key] != after[key]} == {"export"}
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("model.onnx", "model"),
+        ("some/path/net.v2.onnx", "net.v2"),
+        ("model.py:Net", "Net"),
+        ("package.module:factory", "factory"),
+        ("hf_folder", "hf_folder"),
+    ],
+)
+def test_artifacts_are_named_after_the_source(source, name):
+    assert model_name(source) == name

@@ -1,0 +1,91 @@
+import pytest
+import yaml
+
+from deploykit.errors import UsageError
+from deploykit.pipeline.config import Config, load_config
+from deploykit.pipeline.shorthand import config_from_options, decided, narrowed, to_yaml
+
+NONE = {
+    "to": (),
+    "precision": (),
+    "inputs": (),
+    "dims": (),
+    "calib": None,
+    "eval": None,
+    "metric": None,
+    "weights": None,
+    "args": None,
+    "seed": 0,
+}
+
+
+def options(**changes):
+    return {**NONE, **changes}
+
+
+def test_one_line_makes_a_whole_configuration():
+    config = config_from_options(
+        "model.onnx",
+        options(
+            to=["openvino,tensorrt-rtx"], precision=["int8,fp16"], calib="c.npz", eval="t.npz", dims=["batch=1..8"]
+        ),
+    )
+    assert list(config.targets) == ["openvino", "tensorrt-rtx"]
+    assert [entry.precision for entry in config.quantize] == ["int8", "fp16"]
+    assert config.quantize[0].calib == "c.npz"
+    assert config.evaluate.metric == "top1"
+    assert config.dim_specs() == ["batch=1..8"]
+
+
+def test_input_specs_are_taken():
+    config = config_from_options("m.py:Net", options(to=["openvino"], inputs=["x:float32[n,3]"], dims=["n=1..4"]))
+    assert config.input_specs() == ["x:float32[n,3]"]
+    assert config.dim_specs() == ["n=1..4"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, "DK806"),
+        ({"to": ["openvin"]}, "DK801"),
+        ({"to": ["openvino"], "precision": ["int9"]}, "DK807"),
+        ({"to": ["openvino"], "precision": ["int8"]}, "DK807"),
+        ({"to": ["openvino"], "dims": ["batch=x"]}, "DK800"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes, code):
+    with pytest.raises(UsageError) as caught:
+        config_from_options("model.onnx", options(**changes))
+    assert caught.value.code == code
+    assert caught.value.hint or caught.value.context or code == "DK800"
+
+
+CONFIG = {
+    "source": "model.onnx",
+    "quantize": [{"precision": "int8", "calib": "calib.npz"}],
+    "targets": {"onnxruntime": {}, "openvino": {}},
+}
+
+
+def test_a_configuration_is_narrowed_to_targets_and_precisions():
+    config = narrowed(Config.model_validate(CONFIG), ["openvino"], ["int8"])
+    assert list(config.targets) == ["openvino"]
+    assert config.precisions_for("openvino") == ["int8"]
+
+
+@pytest.mark.parametrize(("to", "precision"), [(["coreml"], []), ([], ["fp16"])])
+def test_narrowing_to_what_is_not_there_is_refused(to, precision):
+    with pytest.raises(UsageError):
+        narrowed(Config.model_validate(CONFIG), to, precision)
+
+
+def test_a_written_configuration_reads_back_from_its_new_place(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"x")
+    (tmp_path / "calib.npz").write_bytes(b"x")
+    (tmp_path / "elsewhere").mkdir()
+    path = tmp_path / "elsewhere" / "replay.yaml"
+    path.write_text(to_yaml(decided(Config.model_validate(CONFIG), []), path, tmp_path), encoding="utf-8")
+    replay = load_config(path)
+    assert replay.source == "../model.onnx"
+    assert yaml.safe_load(path.read_text())["quantize"][0]["calib"] == "../calib.npz"
+    assert replay.precisions_for("openvino") == ["fp32", "int8"]
