@@ -1,0 +1,96 @@
+"""`deploykit export`: a model source to an ONNX artifact, proven against the source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit import io
+from deploykit.data.specs import DimRange, parse_dim, parse_input
+from deploykit.errors import UsageError
+from deploykit.exporters.request import parse_args
+from deploykit.exporters.sources import detect, takes
+from deploykit.isolation import workers
+from deploykit.progress import OnProgress, silent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from deploykit.artifact import Artifact, TensorSpec
+    from deploykit.exporters.sources import Source
+    from deploykit.report import Report
+
+EXPORTERS = ("auto", "dynamo", "torchscript")
+
+
+def export(
+    source: str | Path,
+    *,
+    output: str | Path,
+    inputs: Iterable[str | TensorSpec] = (),
+    dims: Iterable[str | DimRange] = (),
+    sample: str | Path | None = None,
+    weights: str | Path | None = None,
+    args: Mapping[str, Any] | Iterable[str] | None = None,
+    opset: int | None = None,
+    exporter: str = "auto",
+    force: bool = False,
+    seed: int = 0,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Exports a source to ONNX at `output`; the file is compared with the source before it is published.
+
+    source: `path/file.py:factory`, `package.module:factory`, `.pt2`, TorchScript, or ONNX.
+    inputs: `x:float32[batch,3]`. dims: `batch=1..64`. sample: a .npz with one array for each input.
+    weights: .safetensors, or a state dict. args: constructor arguments.
+    opset: None takes 20 for PyTorch and keeps the one of an ONNX source.
+    exporter: "auto", "dynamo" or "torchscript"; auto takes the second where the first fails.
+    Returns a report with the artifact, metrics "exporter", "dims", "source_files" ({path: digest} of the Python files
+    that were imported from the source's folder) and "parity"; failed, with nothing written, when the outputs differ.
+    Raises UsageError, InvalidFileError, ModelError, OutputError, MissingDependencyError or VendorError.
+    """
+    from deploykit.exporters.stage import ExportOptions, ExportStage
+    from deploykit.stage import run_stage
+
+    found = detect(source)
+    via = takes(found)
+    if exporter not in EXPORTERS:
+        raise UsageError(f"there is no exporter {exporter!r}", code="DK604", hint=f"one of {', '.join(EXPORTERS)}")
+    target = io.check_output(Path(output), force=force, suffix=".onnx")
+    options = ExportOptions(
+        inputs=tuple(parse_input(spec) if isinstance(spec, str) else spec for spec in inputs),
+        dims={bounds.name: bounds for bounds in (parse_dim(d) if isinstance(d, str) else d for d in dims)},
+        sample=io.existing_file(Path(sample), "sample file") if sample is not None else None,
+        weights=io.existing_file(Path(weights), "weights file") if weights is not None else None,
+        args=parse_args(args),
+        opset=opset,
+        exporter=exporter,
+        seed=seed,
+    )
+    _check_combination(found, options.weights, options.args)
+    with workers():
+        return run_stage(
+            ExportStage(found, via, options), _parents(found), target, force=force, on_progress=on_progress
+        )
+
+
+def _check_combination(source: Source, weights: Path | None, args: Mapping[str, Any]) -> None:
+    if source.kind.name != "python" and (weights is not None or args):
+        raise UsageError(
+            f"--weights and --arg belong to a Python factory, and {source.label} is {source.kind.title}",
+            code="DK604",
+            hint="leave them away",
+        )
+
+
+def _parents(source: Source) -> dict[str, Artifact]:
+    """The source as an artifact, so that the manifest has its digest; a module's file is known only after import."""
+    if source.path is None:
+        return {}
+    if source.kind.name == "onnx":
+        from deploykit import graph
+
+        return {"source": graph.describe(source.path)}
+    from deploykit.artifact import Artifact
+
+    return {"source": Artifact.of(source.path, source.kind.name)}

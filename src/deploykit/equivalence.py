@@ -1,0 +1,250 @@
+"""Whether a rewritten ONNX model still is the same one: interface, outputs over every dynamic dimension, random nodes.
+
+Compares in this process, with the reference: call it in a worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from deploykit import graph, io
+from deploykit.comparison import compare, stochastic_nodes
+from deploykit.data import DimRange, open_data
+from deploykit.parity import TOLERANCES
+from deploykit.progress import OnProgress, silent
+from deploykit.reference import Reference
+from deploykit.report import Finding, failure, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from deploykit.artifact import TensorSpec
+
+# Random data takes the minimum of every dimension first, then the maximum, then values between.
+POINTS = 5
+_QUANTIZED = {"QuantizeLinear", "DequantizeLinear"}
+
+
+def dim_ranges(dims: Mapping[str, Sequence[int | None]]) -> dict[str, DimRange]:
+    """DimRange by symbol from the JSON form [minimum, maximum or None]."""
+    return {name: DimRange(name, int(low or 0), high) for name, (low, high) in dims.items()}
+
+
+def compare_models(
+    original: Path,
+    candidate: Path,
+    *,
+    dims: Mapping[str, Sequence[int | None]] | None = None,
+    seed: int = 0,
+    samples: int = POINTS,
+    on_progress: OnProgress = silent,
+) -> dict[str, Any]:
+    """Proves a candidate against its original; returns JSON: outputs, samples, compared, findings.
+
+    The tolerance is that of the original's float type. Random nodes get the same seeds on both sides, so that what is
+    built on them is compared too. Operators that the reference does not have are replaced on both sides by one that
+    passes its first input on: what is around them is compared, and a warning names them. compared: False when not even
+    that runs. Error findings are differences.
+    """
+    first, second = graph.load(original), graph.load(candidate)
+    findings = interface_differences(first, second)
+    findings += kept_differences(first, second)
+    findings += [
+        warning("DK630", f"the model is random in {name}: compared with fixed seeds")
+        for name in stochastic_nodes(original)
+    ]
+    if any(finding.severity == "error" for finding in findings):
+        return _result(findings)
+    unknown = stand_in(first), stand_in(second)
+    if unknown[0]:
+        named = ", ".join(unknown[0])
+        findings.append(
+            warning("DK631", f"the reference has no operator for {named}: only what is around it was compared")
+        )
+    with io.scratch_folder() as folder:
+        paths = []
+        for name, model, given in (("original", first, original), ("candidate", second, candidate)):
+            changed = pin_seeds(model) or bool(unknown[0])
+            path = Path(folder) / f"{name}.onnx" if changed else given
+            if changed:
+                graph.save(model, path)
+            paths.append(path)
+        return _compare_outputs(paths[0], paths[1], _precision(first), findings, dims or {}, seed, samples, on_progress)
+
+
+def _compare_outputs(
+    original: Path,
+    candidate: Path,
+    precision: str,
+    findings: list[Finding],
+    dims: Mapping[str, Sequence[int | None]],
+    seed: int,
+    samples: int,
+    on_progress: OnProgress,
+) -> dict[str, Any]:
+    reference, other = Reference(original), Reference(candidate)
+    try:
+        # Inputs without a rank have no random data: such a model is compared by its structure only.
+        if any(spec.shape is None for spec in reference.inputs):
+            findings.append(warning("DK632", "an input has no declared rank: the outputs were not compared"))
+            return _result(findings)
+        dataset = open_data(
+            f"random:{seed}",
+            reference.inputs,
+            purpose="parity",
+            samples=samples if _varies(reference.inputs) else min(samples, 3),
+            dims=dim_ranges(dims),
+            model=original,
+        )
+        result = compare(
+            reference.predict,
+            other.predict,
+            dataset,
+            tolerance=TOLERANCES[precision],
+            total=dataset.total,
+            on_progress=on_progress,
+        )
+    finally:
+        reference.close()
+        other.close()
+    findings += [Finding.from_dict(facts) for facts in result["findings"]]
+    return {**_result(findings), "outputs": result["outputs"], "samples": result["samples"], "compared": True}
+
+
+def _result(findings: Iterable[Finding]) -> dict[str, Any]:
+    return {"outputs": [], "samples": 0, "compared": False, "findings": [finding.as_dict() for finding in findings]}
+
+
+def _varies(inputs: Iterable[TensorSpec]) -> bool:
+    return any(isinstance(dim, str) for spec in inputs for dim in spec.shape or ())
+
+
+def _precision(model: ir.Model) -> str:
+    """The tolerance's row: rounding of the float type; a quantized model's own rewriting must stay exact as fp32."""
+    found = graph.precision_of(model)
+    return found if found in ("fp16", "bf16") else "fp32"
+
+
+def interface_differences(original: ir.Model, candidate: ir.Model) -> list[Finding]:
+    """Failures for inputs and outputs whose name, order, dtype or shape differ; a symbol must keep its name."""
+    found = []
+    for kind, before, after in zip(
+        ("input", "output"), graph.interface(original), graph.interface(candidate), strict=True
+    ):
+        names = [spec.name for spec in before], [spec.name for spec in after]
+        if names[0] != names[1]:
+            text = f"the {kind}s were {', '.join(names[0])} and became {', '.join(names[1])}"
+            found.append(failure("DK633", text))
+            continue
+        for old, new in zip(before, after, strict=True):
+            if not _same(old, new, exact=kind == "input"):
+                text = f"{kind} {old.name!r} was {old.describe()} and became {new.describe()}"
+                found.append(failure("DK633", text, tensor=old.name))
+    return found
+
+
+def _same(old: TensorSpec, new: TensorSpec, *, exact: bool) -> bool:
+    """Equal, but an output whose size was not known may be told more precisely."""
+    if old.dtype != new.dtype:
+        return False
+    if old.shape == new.shape or (old.shape is None and not exact):
+        return True
+    if old.shape is None or new.shape is None or exact or len(old.shape) != len(new.shape):
+        return False
+    return all(
+        a == b or (isinstance(a, str) and not a.isidentifier()) for a, b in zip(old.shape, new.shape, strict=True)
+    )
+
+
+def kept_differences(original: ir.Model, candidate: ir.Model) -> list[Finding]:
+    """Failures for nodes that must survive any rewriting: random ones, unknown ones, quantization."""
+    found = []
+    for what, before, after in (
+        ("random", random_nodes(original), random_nodes(candidate)),
+        ("custom", unknown_nodes(original), unknown_nodes(candidate)),
+    ):
+        lost = Counter(map(_identity, before)) - Counter(map(_identity, after))
+        for node in before:
+            if _identity(node) in lost:
+                text = f"the {what} node {node.name!r} ({node.op_type}) was removed or changed"
+                found.append(failure("DK634", text, node=node.name, op=node.op_type))
+    lost_scales = _count(original) - _count(candidate)
+    if lost_scales > 0:
+        text = f"{lost_scales} QuantizeLinear/DequantizeLinear nodes were removed: the quantization would be lost"
+        found.append(failure("DK634", text))
+    return found
+
+
+def _count(model: ir.Model) -> int:
+    return sum(node.op_type in _QUANTIZED for node in graph.all_nodes(model))
+
+
+def _identity(node: ir.Node) -> tuple[Any, ...]:
+    attributes = sorted((name, str(attribute.value)) for name, attribute in node.attributes.items())
+    return (node.domain, node.op_type, *map(str, attributes))
+
+
+def random_nodes(model: ir.Model) -> list[ir.Node]:
+    """Nodes that draw random numbers."""
+    return [node for node in graph.all_nodes(model) if node.op_type in _SEEDED and node.domain in ("", "ai.onnx")]
+
+
+_SEEDED = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
+
+
+def pin_seeds(model: ir.Model) -> bool:
+    """Gives every random node a seed of its own, from its attributes and how many like it came before."""
+    changed = False
+    before: Counter[Any] = Counter()
+    for node in graph.all_nodes(model):
+        drops = node.op_type == "Dropout" and len(node.inputs) > 2
+        if (node.op_type in _SEEDED or drops) and node.domain in ("", "ai.onnx"):
+            identity = _identity(node)
+            before[identity] += 1
+            text = f"{identity} {before[identity]}"
+            seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:2], "big")
+            node.attributes["seed"] = ir.AttrInt64("seed", seed) if drops else ir.AttrFloat32("seed", float(seed))
+            changed = True
+    return changed
+
+
+def unknown_nodes(model: ir.Model) -> list[ir.Node]:
+    """Nodes that neither the ONNX standard nor onnxruntime nor the model's own functions define."""
+    import onnx
+    from onnxruntime.capi import onnxruntime_pybind11_state as runtime
+
+    ours = {(function.domain, function.name) for function in model.functions.values()}
+    contrib = {(schema.domain, schema.name) for schema in runtime.get_all_operator_schema()}
+    found = []
+    for node in graph.all_nodes(model):
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if (domain, node.op_type) in ours or (domain, node.op_type) in contrib:
+            continue
+        if not onnx.defs.has(node.op_type, domain):
+            found.append(node)
+    return found
+
+
+def stand_in(model: ir.Model) -> list[str]:
+    """Puts Identity of its first input in the place of each unknown node; returns their names with the operator."""
+    named = []
+    for node in unknown_nodes(model):
+        named.append(f"{node.name or '(unnamed)'} ({node.op_type})")
+        first = next((value for value in node.inputs if value is not None), None)
+        owner = node.graph
+        if owner is None or first is None:
+            continue
+        for output in node.outputs:
+            replacement = ir.node("Identity", [first])
+            owner.insert_before(node, replacement)
+            made = replacement.outputs[0]
+            output.replace_all_uses_with(made, replace_graph_outputs=True)
+            made.name, output.name = output.name, None
+            made.type = output.type or first.type
+        owner.remove(node, safe=True)
+    return named

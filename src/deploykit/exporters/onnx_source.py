@@ -1,0 +1,121 @@
+"""ONNX as a source: checked, at the opset that was asked for, in one file, with names for every node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit import graph
+from deploykit.artifact import TensorSpec
+from deploykit.equivalence import compare_models
+from deploykit.errors import UsageError, VendorError
+from deploykit.exporters.diagnosis import reason
+from deploykit.lazy import versions_of
+from deploykit.progress import OnProgress, silent
+from deploykit.report import Finding, note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import onnx_ir as ir
+
+
+def export_job(model: str, output: str, opset: int | None, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Writes the cleaned model at `output`; returns its facts as JSON.
+
+    Raises UsageError (DK627) when `inputs` do not describe the model, VendorError (DK628) when the opset cannot be
+    changed.
+    """
+    path = Path(model)
+    loaded = graph.load(path)
+    _check_inputs(graph.interface(loaded)[0], [TensorSpec.from_dict(facts) for facts in inputs], path)
+    findings = _initializers_off_inputs(loaded)
+    was = graph.opset(loaded)
+    if opset is not None and opset != was:
+        loaded = to_opset(loaded, opset)
+        findings.append(note("DK629", f"opset {was} became {opset}"))
+    unnamed = sum(not node.name for node in graph.all_nodes(loaded))
+    graph.name_nodes(loaded)
+    if unnamed:
+        findings.append(note("DK629", f"{unnamed} nodes had no name and have one now"))
+    files = graph.save(loaded, Path(output))
+    made_inputs, made_outputs = graph.interface(loaded)
+    return {
+        "inputs": [spec.as_dict() for spec in made_inputs],
+        "outputs": [spec.as_dict() for spec in made_outputs],
+        "files": list(files),
+        "opset": graph.opset(loaded),
+        "precision": graph.precision_of(loaded),
+        "versions": versions_of("onnx", "onnx-ir"),
+        "findings": [finding.as_dict() for finding in findings],
+        "metrics": {"source_files": {}},
+    }
+
+
+def prove_job(
+    original: str, model: str, dims: dict[str, list[int | None]], seed: int, on_progress: OnProgress = silent
+) -> dict[str, Any]:
+    """The written file against the source; JSON as `equivalence.compare_models`."""
+    return compare_models(Path(original), Path(model), dims=dims, seed=seed, on_progress=on_progress)
+
+
+def _check_inputs(found: Iterable[TensorSpec], given: Iterable[TensorSpec], path: Path) -> None:
+    """Refuses descriptions that contradict the model; a symbol may stand for a fixed size, and the reverse."""
+    by_name = {spec.name: spec for spec in found}
+    for spec in given:
+        actual = by_name.get(spec.name)
+        if actual is not None and actual.dtype == spec.dtype and _compatible(actual, spec):
+            continue
+        was = actual.describe() if actual else "not an input of it"
+        raise UsageError(
+            f"input {spec.name!r} is described as {spec.describe()}, and in {path.name} it is {was}",
+            code="DK627",
+            file=path,
+            tensor=spec.name,
+            context=[f"inputs: {', '.join(by_name)}"],
+            hint=f"deploykit inspect {path}",
+        )
+
+
+def _compatible(actual: TensorSpec, given: TensorSpec) -> bool:
+    if actual.shape is None or given.shape is None:
+        return True
+    return len(actual.shape) == len(given.shape) and all(
+        isinstance(a, str) or isinstance(b, str) or a == b for a, b in zip(actual.shape, given.shape, strict=True)
+    )
+
+
+def _initializers_off_inputs(model: ir.Model) -> list[Finding]:
+    """Initializers that are inputs too (IR version 3 asked for that) become constants: engines fold only those."""
+    doubles = [value for value in model.graph.inputs if value.name in model.graph.initializers]
+    for value in doubles:
+        model.graph.inputs.remove(value)
+    if not doubles:
+        return []
+    # From IR version 4 on an initializer need not be an input.
+    model.ir_version = max(model.ir_version, 4)
+    return [note("DK629", f"{len(doubles)} weights were inputs too and are constants now")]
+
+
+def to_opset(model: ir.Model, opset: int) -> ir.Model:
+    """The model at another opset of the standard domain, by the converter of the onnx package.
+
+    Raises VendorError (DK628) when an operator has no adapter, naming the reason; onnx's converter does it silently
+    wrong for none that it accepts, but the caller compares the outputs all the same.
+    """
+    import onnx
+    import onnx.version_converter
+    import onnx_ir
+
+    try:
+        converted = onnx.version_converter.convert_version(onnx_ir.to_proto(model), opset)
+    except Exception as problem:  # the converter raises RuntimeError, ConvertError and others, by operator
+        raise VendorError(
+            f"the model cannot be brought to opset {opset}: {reason(problem)}",
+            code="DK628",
+            hint="leave --opset away, or export the model again at that opset from its source",
+        ) from problem
+    found: ir.Model = onnx_ir.from_proto(converted)
+    if graph.opset(found) != opset:
+        raise VendorError(f"the converter left the model at opset {graph.opset(found)}, not {opset}", code="DK628")
+    return found

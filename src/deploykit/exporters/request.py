@@ -1,0 +1,59 @@
+"""What the torch worker is asked for, as JSON: the source, its weights and arguments, inputs, dimensions and sample."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from deploykit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class TorchRequest(TypedDict):
+    """One PyTorch source.
+
+    kind: a name of `sources.KINDS`. path, module, factory: as in `sources.Source`. inputs: TensorSpec dicts. dims:
+    [minimum, maximum or None] by symbol. sample: a .npz with one array for each input.
+    seed: for constructors that draw their weights, and for example inputs.
+    """
+
+    kind: str
+    path: str | None
+    module: str | None
+    factory: str | None
+    weights: str | None
+    args: dict[str, Any]
+    inputs: list[dict[str, Any]]
+    dims: dict[str, list[int | None]]
+    sample: str | None
+    seed: int
+
+
+def parse_args(args: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:
+    """Constructor arguments: a mapping as it is, or `name=value` texts with values as Python literals.
+
+    A value that is no literal is the text itself (`variant=small`).
+    Raises UsageError (DK604) for a text without a name.
+    """
+    if args is None:
+        return {}
+    pairs = args.items() if hasattr(args, "items") else (_split(text) for text in args)
+    return {name: _literal(value) if isinstance(value, str) else value for name, value in pairs}
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip().isidentifier():
+        raise UsageError(
+            f"the argument {text!r} is not NAME=VALUE", code="DK604", hint="--arg width=32 --arg variant=small"
+        )
+    return name.strip(), value.strip()
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,179 @@
+"""The export stage: any source that is taken to an ONNX file, proven against its source before it is published."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from deploykit import io
+from deploykit.artifact import Artifact, TensorSpec
+from deploykit.isolation import run_isolated
+from deploykit.lazy import installed, missing
+from deploykit.report import Finding, failure, note
+from deploykit.stage import Product, Stage, Verification
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from deploykit.data.specs import DimRange
+    from deploykit.exporters.request import TorchRequest
+    from deploykit.exporters.sources import Source
+    from deploykit.progress import OnProgress
+
+TORCH_WORKER = "torch"
+ONNX_WORKER = "onnx"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What decides an export besides the source itself."""
+
+    inputs: tuple[TensorSpec, ...] = ()
+    dims: Mapping[str, DimRange] = dataclasses.field(default_factory=dict)
+    sample: Path | None = None
+    weights: Path | None = None
+    args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    opset: int | None = None
+    exporter: str = "auto"
+    seed: int = 0
+
+    @property
+    def bounds(self) -> dict[str, list[int | None]]:
+        """The ranges in JSON form."""
+        return {name: [bounds.minimum, bounds.maximum] for name, bounds in self.dims.items()}
+
+
+class ExportStage(Stage):
+    """Source to ONNX in a worker; `ensures` compares the file with the source and fails on any difference."""
+
+    name = "export"
+
+    def __init__(self, source: Source, via: str, options: ExportOptions) -> None:
+        self.source = source
+        self.via = via
+        self.settings = options
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Source and weights by digest, everything else as given; no absolute path."""
+        given = self.settings
+        files = {"source": self.source.path, "weights": given.weights, "sample": given.sample}
+        return {
+            "source": self.source.label,
+            "kind": self.source.kind.name,
+            "inputs": [spec.as_dict() for spec in given.inputs],
+            "dims": given.bounds,
+            "args": {name: repr(value) for name, value in given.args.items()},
+            "opset": given.opset,
+            "exporter": given.exporter,
+            "seed": given.seed,
+            "sha256": {name: io.digest([file]) for name, file in files.items() if file is not None},
+        }
+
+    def requires(self, inputs: Mapping[str, Artifact]) -> list[Finding]:
+        """MissingDependencyError when PyTorch is needed and absent."""
+        if self.via == "torch":
+            for package in ("torch", "onnxscript"):
+                if not installed(package):
+                    raise missing(package, "torch", "exporting PyTorch models")
+        return []
+
+    def run(self, inputs: Mapping[str, Artifact], output: Path, on_progress: OnProgress) -> Product:
+        """Writes the ONNX file."""
+        if self.via == "torch":
+            facts = run_isolated(
+                TORCH_WORKER,
+                "deploykit.exporters.torch_export:export_job",
+                {
+                    "request": self.request(),
+                    "output": str(output),
+                    "opset": self.settings.opset,
+                    "exporter": self.settings.exporter,
+                },
+            )
+        else:
+            facts = run_isolated(
+                ONNX_WORKER,
+                "deploykit.exporters.onnx_source:export_job",
+                {
+                    "model": str(self.source.path),
+                    "output": str(output),
+                    "opset": self.settings.opset,
+                    "inputs": [spec.as_dict() for spec in self.settings.inputs],
+                },
+            )
+        return Product(
+            "onnx",
+            inputs=_specs(facts["inputs"]),
+            outputs=_specs(facts["outputs"]),
+            precision=facts["precision"],
+            opset=facts["opset"],
+            files=tuple(facts["files"]),
+            tool_versions=facts["versions"],
+            findings=[Finding.from_dict(finding) for finding in facts["findings"]],
+            metrics=facts["metrics"],
+        )
+
+    def ensures(self, inputs: Mapping[str, Artifact], made: Artifact, on_progress: OnProgress) -> Verification:
+        """The file against the source at several sizes of every dynamic dimension, the ends of its range included."""
+        if self.via == "torch":
+            outcome = run_isolated(
+                TORCH_WORKER,
+                "deploykit.exporters.torch_proof:prove_job",
+                {"request": self.request(), "model": str(made.path)},
+                on_progress=on_progress,
+            )
+        else:
+            outcome = run_isolated(
+                ONNX_WORKER,
+                "deploykit.exporters.onnx_source:prove_job",
+                {
+                    "original": str(self.source.path),
+                    "model": str(made.path),
+                    "dims": self.settings.bounds,
+                    "seed": self.settings.seed,
+                },
+                on_progress=on_progress,
+            )
+        findings = [Finding.from_dict(facts) for facts in outcome["findings"]]
+        findings += self._verdict(outcome)
+        metrics = {"parity": {"outputs": outcome["outputs"], "samples": outcome["samples"]}}
+        return Verification(findings, metrics, "real" if outcome["samples"] else None)
+
+    def _verdict(self, outcome: dict[str, Any]) -> list[Finding]:
+        wrong = [row["name"] for row in outcome["outputs"] if not row["passed"]]
+        if wrong:
+            symbols = ", ".join(self.settings.dims) or "every dynamic dimension"
+            text = f"the exported file does not compute what {self.source.label} computes: {', '.join(wrong)}"
+            way = "--exporter torchscript or --exporter dynamo takes the other way" if self.via == "torch" else ""
+            return [failure("DK625", f"{text} (compared over the range of {symbols})", hint=way)]
+        if not outcome["samples"]:
+            return []
+        worst = max((row["max_abs"] or 0.0 for row in outcome["outputs"]), default=0.0)
+        text = f"equal to its source on {outcome['samples']} random inputs (largest difference {worst:.2g})"
+        return [note("DK626", text)]
+
+    def request(self) -> TorchRequest:
+        """The worker's request; paths absolute, since the worker's folder is its own business."""
+        given, source = self.settings, self.source
+        return {
+            "kind": source.kind.name,
+            "path": _absolute(source.path),
+            "module": source.module,
+            "factory": source.factory,
+            "weights": _absolute(given.weights),
+            "args": dict(given.args),
+            "inputs": [spec.as_dict() for spec in given.inputs],
+            "dims": given.bounds,
+            "sample": _absolute(given.sample),
+            "seed": given.seed,
+        }
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.resolve())
+
+
+def _specs(facts: Sequence[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec.from_dict(spec) for spec in facts)
