@@ -84,14 +84,14 @@ class NpzSource:
         specs = {spec.name: spec for spec in wanted.inputs}
         cuts = {owner: self._cut(array, specs[owner]) for owner, array in self._arrays.items()}
         counts = {owner: cut.count for owner, cut in cuts.items() if cut.count is not None}
-        if len(set(counts.values())) > 1:
+        if len(set(counts.values())) > 1 and 0 not in counts.values():
             self.findings.append(_one_feed(path.name, counts))
             cuts = dict.fromkeys(cuts, WHOLE)
             counts = {}
         self._cuts = cuts
         for owner, array in self._arrays.items():
             self._check(array, specs[owner])
-        self.total: int = next(iter(counts.values()), 1)
+        self.total: int = min(counts.values(), default=1)
         if self.total == 0:
             raise self._empty(specs)
         self._label_cut = self._cut_label(path) if self._label is not None else WHOLE
@@ -124,7 +124,8 @@ class NpzSource:
         if hint is not None and not (array.shape == (1,) and spec.shape == ()):
             context = [f"array {array.name!r} of {self.description} is {array.dtype.name} {list(array.shape)}"]
             first = "sample 0" if cut.count is not None else "the array"
-            raise wrong_shape(shape, spec, f"{first} of {self.description}", hint, context)
+            where = f"{first} of {self.description}"
+            raise wrong_shape(shape, spec, where, hint, context=context, file=array.path)
         if cut.left and cut.count:
             self.findings.append(
                 warning(

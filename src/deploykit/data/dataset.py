@@ -213,6 +213,16 @@ def _file(path: Path, wanted: Wanted) -> Source:
     return reader(path, wanted)
 
 
+def absolute_source(source: str, base: Path) -> str:
+    """The DATA argument with its relative path, if it has one, taken from the folder `base` (of a configuration)."""
+    if RANDOM.fullmatch(source):
+        return source
+    named = CALLABLE.fullmatch(source)
+    if named is not None and not named["module"].endswith(".py") and not (base / source).exists():
+        return source
+    return str(base / source)
+
+
 class DataRequest(TypedDict):
     """The arguments of `open_data` as JSON, for worker processes; dims: {name: [minimum, maximum or null]}."""
 

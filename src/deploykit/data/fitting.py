@@ -108,12 +108,13 @@ def fits(shape: Sequence[int], dims: Sequence[int | str]) -> bool:
 
 
 def wrong_shape(
-    shape: Sequence[int], spec: TensorSpec, where: str, hint: str, context: Sequence[str] = ()
+    shape: Sequence[int], spec: TensorSpec, where: str, hint: str, *, context: Sequence[str] = (), file: object = None
 ) -> DataError:
     """The error (DK312) for an array whose shape is not the input's."""
     return DataError(
         f"{where} has shape {tuple(shape)} for input {spec.name!r}",
         code="DK312",
+        file=file,
         tensor=spec.name,
         context=[f"expected {spec.describe()}", *context],
         hint=hint,

@@ -26,7 +26,18 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 # What a damaged archive raises depends on where it is damaged.
-_DAMAGED = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError, OSError)
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    ValueError,
+    TypeError,
+    OverflowError,
+    EOFError,
+    MemoryError,
+    RuntimeError,
+    OSError,
+)
+_LARGE = 1 << 28
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +62,7 @@ class StoredArray:
             return mapped
         with _named(self.path, self.name), self._values() as stream:
             data = _exactly(stream, math.prod(self.shape) * self.dtype.itemsize, self)
-        return np.frombuffer(data, self.dtype).reshape(self.shape, order="F" if self.fortran else "C")
+            return np.frombuffer(data, self.dtype).reshape(self.shape, order="F" if self.fortran else "C")
 
     def rows(self, ranges: Sequence[tuple[int, int]]) -> Iterator[Array]:
         """`array[start:stop]` for each of the ascending ranges; memory of one range at a time."""
@@ -153,10 +164,23 @@ def _read_header(stream: IO[bytes], path: Path, name: str) -> tuple[tuple[int, .
 
 
 def _exactly(stream: IO[bytes], size: int, array: StoredArray) -> bytes:
+    if size > _LARGE:
+        _check_memory(size, array)
     data = stream.read(size)
     if len(data) != size:
         raise _damaged(array.path, f"array {array.name!r} ends too early")
     return data
+
+
+def _check_memory(size: int, array: StoredArray) -> None:
+    """A small file can declare terabytes: compressed zeros are nearly free."""
+    import psutil
+
+    available = psutil.virtual_memory().available
+    if size > available:
+        raise _damaged(
+            array.path, f"one sample of array {array.name!r} is {size} bytes, and {available} bytes of memory are free"
+        )
 
 
 def _skip(stream: IO[bytes], size: int, array: StoredArray) -> None:
