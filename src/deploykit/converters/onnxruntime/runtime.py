@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
     from deploykit.runtime import Feeds, Kernel, Outputs
 
 CPU = "CPUExecutionProvider"
+_LOAD_ERRORS = (
+    native.NotImplemented,
+    native.InvalidGraph,
+    native.InvalidProtobuf,
+    native.InvalidArgument,
+    native.Fail,
+    native.RuntimeException,
+)
+_UNKNOWN_OPERATOR = ("No Op registered for", "is not a registered function/op")
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 _GPU_PROVIDERS = ("CUDAExecutionProvider", "ROCMExecutionProvider", "DmlExecutionProvider", "WebGpuExecutionProvider")
 _NPU_PROVIDERS = ("QNNExecutionProvider", "VitisAIExecutionProvider")
@@ -42,7 +52,7 @@ def load(path: Path, options: RuntimeOptions) -> Runtime:
     """The model in a session of the installed ONNX Runtime.
 
     Raises UnavailableError (DK220, DK221) for a provider that is not here or does not take the session, ModelError
-    (DK110) for a file that is no valid model, GateError (DK201) for an operator the engine has no kernel for.
+    (DK202) for a file that is no valid model, GateError (DK201) for an operator the engine has no kernel for.
     """
     return OnnxRuntime(path, options)
 
@@ -66,17 +76,19 @@ def open_session(path: Path, options: ort.SessionOptions, providers: Sequence[st
     """
     try:
         session = ort.InferenceSession(str(path), options, providers=list(dict.fromkeys([*providers, CPU])))
-    except native.NotImplemented as problem:
-        raise GateError(
-            f"ONNX Runtime {ort.__version__} has no kernel for a node of {path.name}: {_sentence(problem)}",
-            code="DK201",
-            file=path,
-            target="onnxruntime",
-            hint=f"deploykit check '{path}' --target onnxruntime names every such node",
-        ) from problem
-    except (native.InvalidGraph, native.InvalidProtobuf, native.InvalidArgument) as problem:
+    except _LOAD_ERRORS as problem:
+        told = _sentence(problem)
+        if isinstance(problem, native.NotImplemented) or any(sign in told for sign in _UNKNOWN_OPERATOR):
+            raise GateError(
+                f"ONNX Runtime {ort.__version__} cannot run a node of {path.name}: {told}",
+                code="DK201",
+                file=path,
+                target="onnxruntime",
+                hint=f"deploykit check '{path}' --target onnxruntime names every such node",
+            ) from problem
         raise ModelError(
-            f"ONNX Runtime {ort.__version__} does not take {path.name}: {_sentence(problem)}",
+            f"ONNX Runtime {ort.__version__} does not take {path.name}: {told}",
+            code="DK202",
             file=path,
             hint=f"deploykit check '{path}' --target onnxruntime",
         ) from problem
@@ -199,6 +211,8 @@ def _as_array(value: ort.OrtValue) -> np.ndarray[Any, Any]:
 
 
 def _sentence(problem: Exception) -> str:
-    """The message without ONNX Runtime's prefix `[ONNXRuntimeError] : 10 : INVALID_GRAPH : `."""
+    """The message without `[ONNXRuntimeError] : 10 : INVALID_GRAPH : Load model from X failed:` before it."""
     text = " ".join(str(problem).split())
-    return text.split(" : ", 3)[-1] if text.startswith("[ONNXRuntimeError]") else text
+    if text.startswith("[ONNXRuntimeError]"):
+        text = text.split(" : ", 3)[-1]
+    return re.sub(r"^Load model from .*? failed: ?", "", text)

@@ -1,0 +1,131 @@
+"""An ONNX file proven to load in ONNX Runtime, optionally optimised ahead of time (runs in the worker)."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import onnxruntime as ort
+
+from deploykit import graph, io
+from deploykit.converters.bounds import bounds_of_input, fixed_by, unused_bounds
+from deploykit.converters.onnxruntime.runtime import open_session, session_options
+from deploykit.errors import UsageError
+from deploykit.report import note
+from deploykit.runtime import RuntimeOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from deploykit.report import Finding
+
+_LEVELS = {
+    "none": None,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+}
+
+
+def convert_job(
+    model: str,
+    output: str,
+    options: Mapping[str, Any],
+    dims: Mapping[str, Sequence[int | None]],
+    profiles: Mapping[str, Sequence[Sequence[int]]],
+    precision: str,
+) -> dict[str, Any]:
+    """Writes `output` (.onnx): the same graph, dimensions with one size left fixed, optimised as far as asked.
+
+    Every session optimises the graph for its machine when it loads it. So the default, `optimization=none`, loses
+    nothing and runs everywhere; doing it ahead of time saves load time, and `extended` ties the file to ONNX Runtime.
+    Its level "all" is left out: it writes layouts of this machine's CPU, in an order that differs from run to run.
+    Raises UsageError (DK206) for an unknown level, GateError or ModelError when the engine does not load the model.
+    """
+    level = str(options.get("optimization", "none"))
+    if level not in _LEVELS:
+        raise UsageError(
+            f"optimization is one of {', '.join(_LEVELS)}, not {level!r}", code="DK206", target="onnxruntime"
+        )
+    path, final = Path(model), Path(output)
+    loaded = graph.load(path)
+    inputs, _ = graph.interface(loaded)
+    fixed = {}
+    for spec in inputs:
+        shape = fixed_by(spec, bounds_of_input(spec, dims, profiles.get(spec.name)))
+        pairs = zip(spec.shape or (), shape or (), strict=True)
+        fixed.update({old: new for old, new in pairs if isinstance(old, str) and isinstance(new, int)})
+    findings = unused_bounds(inputs, dims, profiles, target="onnxruntime")
+    if fixed:
+        _fix(loaded, fixed)
+    with io.scratch_folder(final.parent) as scratch:
+        files = graph.save(loaded, final)
+        if _LEVELS[level] is not None:
+            optimised = Path(scratch) / path.name
+            chosen = session_options(RuntimeOptions())
+            chosen.graph_optimization_level = _LEVELS[level]
+            chosen.optimized_model_filepath = str(optimised)
+            chosen.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
+            open_session(final, chosen)
+            _remove(final, files)
+            loaded = graph.load(optimised)
+            files = graph.save(loaded, final)
+            findings += _ties(level, loaded)
+    session = open_session(final, session_options(RuntimeOptions()))
+    _, outputs = graph.interface(loaded)
+    kept = tuple(
+        dataclasses.replace(
+            spec, shape=tuple(fixed.get(size, size) if isinstance(size, str) else size for size in spec.shape)
+        )
+        if spec.shape is not None
+        else spec
+        for spec in inputs
+    )
+    return {
+        "inputs": [spec.as_dict() for spec in kept],
+        "outputs": [spec.as_dict() for spec in outputs],
+        "files": list(files),
+        "versions": {"onnxruntime": ort.__version__},
+        "findings": [finding.as_dict() for finding in findings],
+        "metrics": {
+            "optimization": level,
+            "nodes": len(list(graph.all_nodes(loaded))),
+            "inputs": len(session.get_inputs()),
+        },
+    }
+
+
+def _fix(model: ir.Model, sizes: Mapping[str, int]) -> None:
+    """Gives a symbol its only size wherever it stands."""
+    for value in _values(model):
+        if value.shape is not None:
+            value.shape = ir.Shape(
+                [sizes.get(str(dim.value), dim) if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape]
+            )
+
+
+def _values(model: ir.Model) -> list[ir.Value]:
+    found = list(model.graph.inputs)
+    for node in graph.all_nodes(model):
+        found += node.outputs
+    return found
+
+
+def _ties(level: str, model: ir.Model) -> list[Finding]:
+    domains = sorted({node.domain for node in graph.all_nodes(model) if node.domain not in ("", "ai.onnx")})
+    if not domains:
+        return []
+    return [
+        note(
+            "DK207",
+            f"optimization={level} wrote operators of {', '.join(domains)}: the file now runs in ONNX Runtime only",
+            target="onnxruntime",
+            hint="leave optimization away for a portable file; each session optimises it when it loads it",
+        )
+    ]
+
+
+def _remove(main: Path, files: Sequence[str]) -> None:
+    for name in files:
+        (main.parent / name).unlink()
