@@ -24,7 +24,8 @@ def test_table_is_the_contract():
     assert rows["fp32"] == (1e-4, 1e-5, None)
     assert rows["fp16"] == (1e-2, 2e-3, None)
     assert rows["bf16"] == (5e-2, 1e-2, None)
-    assert all(rows[name] == (None, None, 20.0) for name in rows if name not in ("fp32", "fp16", "bf16", "int8-parent"))
+    integers = ("int8", "int8-dynamic", "int8-weights", "int4-weights")
+    assert all(rows[name] == (None, None, 20.0) for name in integers)
     assert rows["int8-parent"] == (None, None, 30.0)
     assert all(row.note for row in TOLERANCES.values())
 
@@ -180,6 +181,7 @@ def test_given_limits_replace_the_row():
         ("int8-weights", "int8-weights", "fp32"),
         ("fp32", "int4-weights", "int4-weights"),
         ("int8", "fp32", "int8"),
+        ("fp32", "mixed", "mixed"),
         ("fp64", "fp32", "fp32"),
     ],
 )

@@ -67,8 +67,12 @@ class Side:
     def __call__(self, sample: Sample) -> Outputs:
         """The outputs for the sample; its state is kept for the next call."""
         outputs = self._predict(self.feeds(sample))
-        self._state.update(outputs)
+        self.keep(outputs)
         return outputs
+
+    def keep(self, outputs: Outputs) -> None:
+        """Keeps what the next call's carried inputs need."""
+        self._state.update(outputs)
 
 
 def compare(
@@ -212,7 +216,7 @@ def compare_job(
     first = open_runtime(paths[0], dataclasses.replace(wanted, optimize=False) if _is_onnx(paths[0]) else wanted)
     second = open_runtime(paths[1], wanted)
     try:
-        dataset = _open(data, _common_inputs(first.inputs, second.inputs), paths)
+        dataset = _open(data, common_inputs(first.inputs, second.inputs), paths)
         result = compare(
             first,
             second,
@@ -362,7 +366,7 @@ def _open(data: dict[str, Any], inputs: tuple[TensorSpec, ...], paths: Sequence[
     return open_request(data, inputs, model=next((path for path in paths if _is_onnx(path)), None))  # type: ignore[arg-type]
 
 
-def _common_inputs(first: Sequence[TensorSpec], second: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def common_inputs(first: Sequence[TensorSpec], second: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """The reference's inputs, with the dimensions that the candidate has fixed."""
     fixed = {spec.name: spec.shape for spec in second}
     return tuple(dataclasses.replace(spec, shape=_narrow(spec.shape, fixed.get(spec.name))) for spec in first)

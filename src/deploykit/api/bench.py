@@ -1,0 +1,107 @@
+"""`deploykit.bench`: latency, throughput and memory of artifacts, side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from deploykit.api.convert import bounds_of, data_request
+from deploykit.api.validate import DEFAULT_METRIC
+from deploykit.benchmark import Budgets, Subject, run_bench, verdict
+from deploykit.comparison import describe
+from deploykit.errors import ExitCode, UsageError
+from deploykit.evaluation import make_metric
+from deploykit.isolation import run_isolated, workers
+from deploykit.progress import OnProgress, Progress, silent
+from deploykit.report import Report
+from deploykit.target import target_of_format
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+def bench(
+    *artifacts: str | Path,
+    data: str | None = None,
+    batch: int = 1,
+    threads: int | None = None,
+    seconds: float = 3.0,
+    eval: str | None = None,
+    metric: str | None = None,
+    label: str | None = None,
+    max_p99_ms: float | None = None,
+    min_throughput: float | None = None,
+    max_size_mb: float | None = None,
+    max_rss_mb: float | None = None,
+    contract: Any = None,
+    device: Literal["cpu", "gpu", "npu"] = "cpu",
+    provider: str | None = None,
+    dims: Iterable[str] | Mapping[str, Sequence[int | None]] = (),
+    seed: int = 0,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Measures artifacts on the same inputs, each in a fresh process, in blocks that take turns.
+
+    data: DATA; random:0 when not given, which a finding says. batch: samples in a call. threads: in a call; None: the
+    engine's choice. seconds: measured time of each artifact after its warm-up. eval, metric: labelled DATA for the
+    accuracy of each row. Budgets: a broken one is a failure that names number and limit; MB are 10^6 bytes.
+    Returns a report with rows in the order given and a verdict against the first fp32 artifact. Artifacts that do not
+    run here have a row with execution "none" and a reason; when none runs, the exit code is 3.
+    Raises UsageError, InvalidFileError, ModelError, DataError (DK444 for a batch that cannot be made), VendorError.
+    """
+    if not artifacts:
+        raise UsageError("bench needs at least one artifact", hint="deploykit bench model.onnx model.xml")
+    if batch < 1 or seconds <= 0:
+        raise UsageError(f"batch {batch} and seconds {seconds:g}: both must be above 0")
+    started = time.perf_counter()
+    described = [describe(Path(path)) for path in artifacts]
+    request = data_request(data, None, seed, bounds_of(dims), contract) | {"label": label, "purpose": "bench"}
+    options = {"device": device, "provider": provider, "threads": threads}
+    measured = run_bench(described, request, batch=batch, seconds=seconds, options=options, on_progress=on_progress)
+    report = Report("bench", findings=list(measured.findings))
+    unit = "%"
+    if eval is not None:
+        name = metric or DEFAULT_METRIC
+        unit = make_metric(name).unit
+        scored = {**request, "source": eval, "purpose": "accuracy"}
+        _score(measured.subjects, scored, name, options, on_progress)
+    rows = measured.rows()
+    report.artifacts = [
+        dataclasses.replace(subject.artifact, execution=subject.facts.get("execution", "none"))
+        for subject in measured.subjects
+    ]
+    report.metrics = {
+        "rows": rows,
+        "verdict": verdict(rows, unit),
+        "batch": measured.batch,
+        "threads": threads,
+        "data": measured.data,
+        "metric": (metric or DEFAULT_METRIC) if eval is not None else None,
+    }
+    report.add(*Budgets(max_p99_ms, min_throughput, max_size_mb, max_rss_mb).check(rows))
+    if not any(subject.measured for subject in measured.subjects) and not report.failed:
+        report.forced_exit = ExitCode.UNAVAILABLE
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def _score(
+    subjects: Sequence[Subject], data: dict[str, Any], metric: str, options: dict[str, Any], on_progress: OnProgress
+) -> None:
+    """Sets the accuracy of everything that was measured; in other processes, after all timing is over."""
+    with workers():
+        for index, subject in enumerate(subjects):
+            if not subject.measured:
+                continue
+            on_progress(Progress("evaluating", subject.label, index, len(subjects)))
+            target = target_of_format(subject.artifact.format)
+            blocked = target.blocked if target else ()
+            result = run_isolated(
+                "-".join(["compare", *blocked]),
+                "deploykit.comparison:evaluate_job",
+                {"artifact": str(subject.artifact.path), "data": data, "metric": metric, "options": options},
+                block=blocked,
+            )
+            subject.accuracy = result["value"]

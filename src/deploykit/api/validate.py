@@ -1,0 +1,133 @@
+"""`deploykit.validate`: two artifacts on the same inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from deploykit.api.convert import bounds_of, data_request
+from deploykit.comparison import accuracy_of, describe, require_runnable
+from deploykit.evaluation import make_metric
+from deploykit.isolation import run_isolated, workers
+from deploykit.parity import TOLERANCES, row_for
+from deploykit.progress import OnProgress, silent
+from deploykit.report import Finding, Report
+from deploykit.target import target_of_format
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from deploykit.artifact import Artifact
+
+DEFAULT_METRIC = "top1"
+
+
+def validate(
+    reference: str | Path,
+    candidate: str | Path,
+    *,
+    data: str | None = None,
+    samples: int | None = 16,
+    rtol: float | None = None,
+    atol: float | None = None,
+    min_sqnr: float | None = None,
+    eval: str | None = None,
+    metric: str | None = None,
+    label: str | None = None,
+    contract: Any = None,
+    device: Literal["cpu", "gpu", "npu"] = "cpu",
+    provider: str | None = None,
+    threads: int | None = None,
+    dims: Iterable[str] | Mapping[str, Sequence[int | None]] = (),
+    seed: int = 0,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Compares two artifacts on the same inputs, output by output.
+
+    data: DATA; random:0 when not given, which the first finding says. samples: at most so many; None: all.
+    rtol, atol (absolute), min_sqnr (dB) replace the limits of `parity.TOLERANCES`, whose row follows from both
+    precisions. eval: labelled DATA on which both are scored with metric (top1 when not given); metric alone scores on
+    `data`. contract: an InputContract or its JSON form. dims: ranges of symbolic dimensions for random data.
+    Returns a report with a failure for each output beyond its limit, and metrics as in the JSON contract.
+    Raises InvalidFileError, ModelError, DataError, UnavailableError (DK502) when one of them cannot run here.
+    """
+    started = time.perf_counter()
+    sides = tuple(describe(Path(path)) for path in (reference, candidate))
+    for side in sides:
+        require_runnable(side.path)
+    request = data_request(data, samples, seed, bounds_of(dims), contract) | {"label": label}
+    options = {"device": device, "provider": provider, "threads": threads}
+    row = row_for(sides[0].precision, sides[1].precision)
+    report = Report("validate")
+    with workers():
+        result = _call(
+            sides,
+            "compare_job",
+            on_progress,
+            reference=str(sides[0].path),
+            candidate=str(sides[1].path),
+            data=request,
+            precision=row,
+            rtol=rtol,
+            atol=atol,
+            min_sqnr=min_sqnr,
+            options=options,
+            metric=metric if eval is None and data is not None else None,
+        )
+        if eval is not None or (metric is not None and data is None):
+            scored = {**request, "source": eval, "samples": None, "purpose": "accuracy"}
+            result["accuracy"] = _accuracy(sides, scored, metric or DEFAULT_METRIC, options, on_progress)
+    again = _command(sides, data, samples, {"--rtol": rtol, "--atol": atol, "--min-sqnr": min_sqnr})
+    report.add(*(_with_command(Finding.from_dict(facts), again) for facts in result["findings"]))
+    report.artifacts = [dataclasses.replace(sides[1], execution=result["execution"]), sides[0]]
+    report.metrics = {
+        "outputs": result["outputs"],
+        "samples": result["samples"],
+        "accuracy": result["accuracy"],
+        "first_divergence": None,
+        "execution": result["execution"],
+        "engines": result["engines"],
+        "tolerance": {"row": row, "limits": TOLERANCES[row].override(rtol, atol, min_sqnr).describe()},
+        "data": result["data"],
+    }
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def _call(sides: Sequence[Artifact], function: str, on_progress: OnProgress, **arguments: Any) -> Any:
+    """Calls a job of `comparison` in a worker in which the packages that either target wants out are out."""
+    targets = [target_of_format(side.format) for side in sides]
+    blocked = sorted({package for target in targets if target for package in target.blocked})
+    name = "-".join(["compare", *blocked])
+    return run_isolated(name, f"deploykit.comparison:{function}", arguments, block=blocked, on_progress=on_progress)
+
+
+def _accuracy(
+    sides: Sequence[Artifact], data: dict[str, Any], metric: str, options: dict[str, Any], on_progress: OnProgress
+) -> dict[str, Any]:
+    results = [
+        _call([side], "evaluate_job", on_progress, artifact=str(side.path), data=data, metric=metric, options=options)
+        for side in sides
+    ]
+    facts = accuracy_of(make_metric(metric), results[0]["value"], results[1]["value"])
+    return {**facts, "samples": results[1]["samples"], "int8_macs_share": results[1]["int8_macs_share"]}
+
+
+def _command(
+    sides: Sequence[Artifact], data: str | None, samples: int | None, limits: Mapping[str, float | None]
+) -> str:
+    """The command that shows the same again."""
+    words = ["deploykit", "validate", *(str(side.path) for side in sides)]
+    words += ["--data", data] if data is not None else []
+    words += ["--samples", str(samples)] if samples is not None else []
+    words += [word for option, value in limits.items() if value is not None for word in (option, f"{value:g}")]
+    return shlex.join(words)
+
+
+def _with_command(finding: Finding, command: str) -> Finding:
+    if finding.severity != "error":
+        return finding
+    return dataclasses.replace(finding, hint=f"{finding.hint}; {command}" if finding.hint else command)
