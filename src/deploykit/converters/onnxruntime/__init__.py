@@ -15,8 +15,8 @@ TARGET = Target(
     precisions=("fp32", "fp16", "int8"),
     versions=("cpu",),
     options={
-        "optimization": "none (the default: portable), basic, or extended (writes com.microsoft operators): how far the "
-        "graph is optimised ahead of time"
+        "optimization": "how far the graph is optimised ahead of time: none (the default, portable), basic, or "
+        "extended (writes com.microsoft operators)"
     },
     # What its CPU kernels fuse: uint8 activations with a fitted zero point (int8 ones are turned into uint8 on x86, and
     # a symmetric range leaves the Relu outside the kernel), int8 weights per channel, int32 bias. Weights keep to 7

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from deploykit.runtime import RuntimeOptions
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from deploykit.artifact import TensorSpec
     from deploykit.report import Finding
 
 _LEVELS = {
@@ -51,49 +51,48 @@ def convert_job(
     path, final = Path(model), Path(output)
     loaded = graph.load(path)
     inputs, _ = graph.interface(loaded)
+    findings = unused_bounds(inputs, dims, profiles, target="onnxruntime")
+    _fix(loaded, _fixed_sizes(inputs, dims, profiles))
+    files = graph.save(loaded, final)
+    if (chosen := _LEVELS[level]) is not None:
+        loaded, files = _optimise(final, files, chosen)
+        findings += _ties(level, loaded)
+    open_session(final, session_options(RuntimeOptions()))
+    inputs, outputs = graph.interface(loaded)
+    return {
+        "inputs": [spec.as_dict() for spec in inputs],
+        "outputs": [spec.as_dict() for spec in outputs],
+        "files": list(files),
+        "versions": {"onnxruntime": ort.__version__},
+        "findings": [finding.as_dict() for finding in findings],
+        "metrics": {"optimization": level, "nodes": sum(1 for _ in graph.all_nodes(loaded))},
+    }
+
+
+def _fixed_sizes(inputs: Sequence[TensorSpec], dims: Mapping[str, Any], profiles: Mapping[str, Any]) -> dict[str, int]:
+    """The symbols that have only one size left."""
     fixed = {}
     for spec in inputs:
         shape = fixed_by(spec, bounds_of_input(spec, dims, profiles.get(spec.name)))
         pairs = zip(spec.shape or (), shape or (), strict=True)
         fixed.update({old: new for old, new in pairs if isinstance(old, str) and isinstance(new, int)})
-    findings = unused_bounds(inputs, dims, profiles, target="onnxruntime")
-    if fixed:
-        _fix(loaded, fixed)
-    with io.scratch_folder(final.parent) as scratch:
-        files = graph.save(loaded, final)
-        if _LEVELS[level] is not None:
-            optimised = Path(scratch) / path.name
-            chosen = session_options(RuntimeOptions())
-            chosen.graph_optimization_level = _LEVELS[level]
-            chosen.optimized_model_filepath = str(optimised)
-            chosen.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
-            open_session(final, chosen)
-            _remove(final, files)
-            loaded = graph.load(optimised)
-            files = graph.save(loaded, final)
-            findings += _ties(level, loaded)
-    session = open_session(final, session_options(RuntimeOptions()))
-    _, outputs = graph.interface(loaded)
-    kept = tuple(
-        dataclasses.replace(
-            spec, shape=tuple(fixed.get(size, size) if isinstance(size, str) else size for size in spec.shape)
-        )
-        if spec.shape is not None
-        else spec
-        for spec in inputs
-    )
-    return {
-        "inputs": [spec.as_dict() for spec in kept],
-        "outputs": [spec.as_dict() for spec in outputs],
-        "files": list(files),
-        "versions": {"onnxruntime": ort.__version__},
-        "findings": [finding.as_dict() for finding in findings],
-        "metrics": {
-            "optimization": level,
-            "nodes": len(list(graph.all_nodes(loaded))),
-            "inputs": len(session.get_inputs()),
-        },
-    }
+    return fixed
+
+
+def _optimise(file: Path, files: Sequence[str], level: ort.GraphOptimizationLevel) -> tuple[ir.Model, tuple[str, ...]]:
+    """Replaces the written model by the one that ONNX Runtime makes of it; its graph and its files."""
+    with io.scratch_folder(file.parent) as scratch:
+        optimised = Path(scratch) / file.name
+        chosen = session_options(RuntimeOptions())
+        chosen.graph_optimization_level = level
+        chosen.optimized_model_filepath = str(optimised)
+        # Without this the written graph would stop at protobuf's 2 GB.
+        chosen.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
+        open_session(file, chosen)
+        for name in files:
+            (file.parent / name).unlink()
+        loaded = graph.load(optimised)
+        return loaded, graph.save(loaded, file)
 
 
 def _fix(model: ir.Model, sizes: Mapping[str, int]) -> None:
@@ -124,8 +123,3 @@ def _ties(level: str, model: ir.Model) -> list[Finding]:
             hint="leave optimization away for a portable file; each session optimises it when it loads it",
         )
     ]
-
-
-def _remove(main: Path, files: Sequence[str]) -> None:
-    for name in files:
-        (main.parent / name).unlink()
