@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -41,6 +42,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 # The parser's base class of "the user typed something wrong"; typer makes only this subclass of it public.
 _ParserError: Any = typer.BadParameter.__mro__[2]
+
+
+# Set by the shell's completion script, which calls the program without arguments.
+_COMPLETION = "_DEPLOYKIT_COMPLETE"
 
 
 class LazyGroup(TyperGroup):
@@ -110,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _end_on_sigterm()
     group = typer.main.get_command(app)
     try:
-        if not args:
+        if not args and _COMPLETION not in os.environ:
             typer.echo(_help_of(group), err=True)
             return ExitCode.INVALID_INPUT
         result = group.main(args, prog_name="deploykit", standalone_mode=False)
