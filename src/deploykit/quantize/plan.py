@@ -1,0 +1,267 @@
+"""The plan: which nodes become integer, where Q/DQ goes, which tensors share a scale, and what stays float and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from deploykit.errors import UsageError
+from deploykit.quantize.families import (
+    CONVOLUTIONS,
+    FUSED_ACTIVATIONS,
+    MAC_OPS,
+    PASS_THROUGH,
+    RECURRENT,
+)
+from deploykit.quantize.prepare import is_constant
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from deploykit.target import QuantizationScheme
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FloatNode:
+    """A node that computes in float, and why; owner: op and name of the control-flow node it is inside of."""
+
+    name: str
+    op: str
+    reason: str
+    owner: tuple[str, str] | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Plan:
+    """What `qdq.insert` carries out.
+
+    nodes: become integer. readers: for each quantized tensor, the (node, input index) that read it through Q/DQ.
+    groups: tensors that share one scale, as name -> representative. left: multiply-accumulate nodes that stay float.
+    """
+
+    nodes: list[ir.Node] = dataclasses.field(default_factory=list)
+    readers: dict[ir.Value, list[tuple[ir.Node, int]]] = dataclasses.field(default_factory=dict)
+    left: list[FloatNode] = dataclasses.field(default_factory=list)
+    _parents: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def read(self, value: ir.Value, node: ir.Node, index: int) -> bool:
+        """Notes a reader; True when it is new."""
+        readers = self.readers.setdefault(value, [])
+        if (node, index) in readers:
+            return False
+        readers.append((node, index))
+        return True
+
+    def group(self, name: str) -> str:
+        """The representative of the tensors that share a scale with `name`."""
+        while (parent := self._parents.get(name, name)) != name:
+            name = parent
+        return name
+
+    def join(self, one: ir.Value, other: ir.Value) -> None:
+        """The two tensors share a scale from here on."""
+        first, second = self.group(one.name or ""), self.group(other.name or "")
+        if first != second:
+            self._parents[second] = first
+
+
+def is_float(value: ir.Value | None) -> bool:
+    """Whether the value is known to be a float32 tensor."""
+    return value is not None and value.dtype == ir.DataType.FLOAT
+
+
+def observable(model: ir.Model) -> list[str]:
+    """Tensors whose ranges any scheme may ask for: what multiply-accumulate, pass-through and joining nodes touch."""
+    found: dict[str, None] = {}
+    for node in model.graph:
+        if node.domain or node.op_type not in MAC_OPS | set(PASS_THROUGH) | FUSED_ACTIVATIONS | {"Add"}:
+            continue
+        for value in (*node.inputs, *node.outputs):
+            if value is not None and value.name and is_float(value) and not is_constant(value):
+                found.setdefault(value.name)
+    return list(found)
+
+
+def make_plan(
+    model: ir.Model, scheme: QuantizationScheme, *, exclude: Sequence[str] = (), unseen: Collection[str] = ()
+) -> Plan:
+    """Decides for every multiply-accumulate node of the model.
+
+    exclude: node names or op types to leave in float. unseen: tensors that calibration gives no range for.
+    Raises UsageError (DK354) when an exclusion names nothing in the model.
+    """
+    check_exclusions(model, exclude)
+    plan = Plan()
+    around = owners(model.graph)
+    for node in model.graph.all_nodes():
+        owner = around.get(node)
+        reason = _why_float(node, owner, scheme, exclude, unseen)
+        if reason is None:
+            plan.nodes.append(node)
+        elif reason:
+            place = None if owner is None else (owner.op_type, owner.name or "")
+            plan.left.append(FloatNode(node.name or "", node.op_type, reason, place))
+    _place(model.graph, plan, scheme, unseen)
+    return plan
+
+
+def check_exclusions(model: ir.Model, exclude: Sequence[str]) -> None:
+    """Raises UsageError (DK354) when an exclusion names neither a node nor an operator of the model."""
+    known = {name for node in model.graph.all_nodes() for name in (node.name, node.op_type)}
+    unknown = [name for name in exclude if name not in known]
+    if unknown:
+        raise UsageError(
+            f"--exclude {unknown[0]!r} names neither a node nor an operator of the model",
+            code="DK354",
+            hint="deploykit inspect MODEL lists the operators; node names are in the report of a first run",
+        )
+
+
+def activations_of(node: ir.Node) -> list[int]:
+    """Input indices of a multiply-accumulate node that are computed, not constant (its bias is no activation)."""
+    return [index for index in range(2) if not is_constant(node.inputs[index])]
+
+
+def _why_float(
+    node: ir.Node,
+    owner: ir.Node | None,
+    scheme: QuantizationScheme,
+    exclude: Sequence[str],
+    unseen: Collection[str],
+) -> str | None:
+    """None: quantize. A reason: stays float and is reported. An empty text: nothing that anyone would quantize."""
+    if node.domain or node.op_type not in MAC_OPS | RECURRENT:
+        return ""
+    if owner is not None:
+        return f"inside the body of {owner.op_type} {owner.name!r}: control-flow bodies stay float"
+    if node.name in exclude or node.op_type in exclude:
+        return "excluded"
+    if node.op_type in RECURRENT:
+        return "recurrent layers stay float: their state would carry the quantization error from step to step"
+    if node.op_type not in scheme.operators:
+        return f"the target's scheme does not quantize {node.op_type}"
+    if not all(is_float(value) for value in node.inputs[:2]):
+        return "its operands are not float32"
+    computed = activations_of(node)
+    if not computed:
+        return "both operands are constant: simplify folds it"
+    for index in computed:
+        value = node.inputs[index]
+        if value is not None and value.name in unseen:
+            return f"its input {value.name!r} was empty or not finite in every calibration sample"
+    return None
+
+
+def owners(main: ir.Graph) -> dict[ir.Node, ir.Node]:
+    """For each node inside a body, the control-flow node of the main graph around it."""
+    found: dict[ir.Node, ir.Node] = {}
+    for outer in main:
+        for inner in _inside(outer):
+            found[inner] = outer
+    return found
+
+
+def _inside(node: ir.Node) -> Iterator[ir.Node]:
+    for attribute in node.attributes.values():
+        bodies: Sequence[ir.Graph] = ()
+        if attribute.type == ir.AttributeType.GRAPH:
+            bodies = (attribute.as_graph(),)
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            bodies = attribute.as_graphs()
+        for body in bodies:
+            for inner in body:
+                yield inner
+                yield from _inside(inner)
+
+
+def _place(main: ir.Graph, plan: Plan, scheme: QuantizationScheme, unseen: Collection[str]) -> None:
+    for node in plan.nodes:
+        for index in activations_of(node):
+            value = node.inputs[index]
+            if value is not None:
+                plan.read(value, node, index)
+    trunk = _ancestors(plan.nodes)
+    for node in plan.nodes:
+        if node.op_type in CONVOLUTIONS:
+            _quantize_output(fused_output(node), plan, main, trunk, unseen)
+    if scheme.quantize_residual:
+        _quantize_residuals(main, plan, trunk, unseen)
+    _propagate(main, plan, unseen)
+
+
+def fused_output(node: ir.Node) -> ir.Value:
+    """The tensor that the kernel of a convolution writes: after the activation that fuses into it, if there is one."""
+    value = node.outputs[0]
+    readers = list(value.uses())
+    if len(readers) == 1 and not value.is_graph_output():
+        reader = readers[0].node
+        if reader.op_type in FUSED_ACTIVATIONS and not reader.domain and reader.graph is node.graph:
+            fused: ir.Value = reader.outputs[0]
+            return fused
+    return value
+
+
+def _ancestors(nodes: Iterable[ir.Node]) -> set[ir.Value]:
+    """Tensors that a quantized node depends on. What is not among them is a head, and stays float."""
+    found: set[ir.Value] = set()
+    pending = [value for node in nodes for value in node.inputs if value is not None]
+    while pending:
+        value = pending.pop()
+        if value in found:
+            continue
+        found.add(value)
+        producer = value.producer()
+        if producer is not None:
+            pending.extend(v for v in producer.inputs if v is not None)
+    return found
+
+
+def _quantize_output(
+    value: ir.Value, plan: Plan, main: ir.Graph, trunk: set[ir.Value], unseen: Collection[str]
+) -> None:
+    """All readers of a kernel's output read it through Q/DQ, so that the kernel ends in the QuantizeLinear."""
+    if value.is_graph_output() or value not in trunk or value.name in unseen or not is_float(value):
+        return
+    for use in value.uses():
+        if use.node.graph is main:
+            plan.read(value, use.node, use.idx)
+
+
+def _quantize_residuals(main: ir.Graph, plan: Plan, trunk: set[ir.Value], unseen: Collection[str]) -> None:
+    """Both inputs of an Add that joins a convolution with another path get their own Q/DQ."""
+    written = {fused_output(node) for node in plan.nodes if node.op_type in CONVOLUTIONS}
+    for node in main:
+        if node.op_type != "Add" or node.domain or node.outputs[0] not in trunk:
+            continue
+        operands = [value for value in node.inputs if value is not None]
+        if any(is_constant(v) or not is_float(v) or v.name in unseen for v in operands):
+            continue
+        if any(value in written for value in operands):
+            for index, value in enumerate(operands):
+                plan.read(value, node, index)
+
+
+def _propagate(main: ir.Graph, plan: Plan, unseen: Collection[str]) -> None:
+    """Nodes that only move values before a QuantizeLinear work on integers too: Q/DQ of the same scale before them."""
+    pending = list(plan.readers)
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if node is None or node.graph is not main or node.domain or node.op_type not in PASS_THROUGH:
+            continue
+        count = PASS_THROUGH[node.op_type]
+        sources = list(node.inputs if count is None else node.inputs[:count])
+        if len(node.outputs) != 1 or any(not _can_share(source, unseen) for source in sources):
+            continue
+        for index, source in enumerate(sources):
+            if source is None:
+                continue
+            plan.join(value, source)
+            if plan.read(source, node, index):
+                pending.append(source)
+
+
+def _can_share(source: ir.Value | None, unseen: Collection[str]) -> bool:
+    return is_float(source) and source is not None and source.producer() is not None and source.name not in unseen

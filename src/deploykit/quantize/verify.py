@@ -1,0 +1,93 @@
+"""Evidence for a quantized model: outputs against float on data that did not calibrate, and task accuracy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.comparison import compare, compare_job, stochastic_nodes
+from deploykit.data import open_request
+from deploykit.parity import TOLERANCES
+from deploykit.progress import OnProgress, silent
+from deploykit.quantize.holdout import carried, held_out, verifying, widened
+from deploykit.report import Finding, note, warning
+from deploykit.runtime import RuntimeOptions, open_runtime
+
+if TYPE_CHECKING:
+    from deploykit.data import Dataset
+
+VERIFY_SAMPLES = 16
+# A sequence of states needs more steps than independent samples do before an error has built up.
+VERIFY_STEPS = 64
+
+
+def verify_job(
+    reference: str,
+    candidate: str,
+    precision: str,
+    data: dict[str, Any],
+    on_progress: OnProgress = silent,
+) -> dict[str, Any]:
+    """Compares a quantized ONNX model with its float source in onnxruntime, the source with graph optimisation off.
+
+    data: the DataRequest that calibrated, or one for random data. Returns what `comparison.compare` does.
+    """
+    paths = Path(reference), Path(candidate)
+    stochastic = stochastic_nodes(paths[0])
+    if stochastic:
+        text = f"the model is stochastic ({stochastic[0]}): its outputs were not compared, only run"
+        return _not_compared(warning("DK373", text, hint="fix the seed attribute, and outputs can be compared"))
+    first = open_runtime(paths[0], RuntimeOptions(optimize=False))
+    second = open_runtime(paths[1])
+    try:
+        dataset, held = _opened(data, first.inputs, paths[0])
+        limit = VERIFY_STEPS if carried(data) else VERIFY_SAMPLES
+        result = compare(
+            first,
+            second,
+            verifying(dataset, held, limit),
+            tolerance=TOLERANCES[precision],
+            carry=carried(data),
+            total=len(held) or limit if dataset.total is None else min(len(held) or limit, dataset.total),
+            on_progress=on_progress,
+        )
+    finally:
+        first.close()
+        second.close()
+    said = [] if data["purpose"] == "calibration" else [finding.as_dict() for finding in dataset.findings]
+    if data["purpose"] == "calibration" and not held and precision == "int8":
+        text = f"outputs were compared on {result['samples']} samples that also calibrated: too few to hold some out"
+        said.append(note("DK374", text, hint="give 64 samples or more to --calib").as_dict())
+    return {**result, "findings": [*said, *result["findings"]], "held_out": bool(held)}
+
+
+def _opened(data: dict[str, Any], inputs: Any, model: Path) -> tuple[Dataset, frozenset[int]]:
+    if data["purpose"] != "calibration":
+        return open_request(data, inputs, model), frozenset()  # type: ignore[arg-type]
+    dataset = open_request(widened(data), inputs, model)  # type: ignore[arg-type]
+    return dataset, held_out(dataset, data)
+
+
+def _not_compared(finding: Finding) -> dict[str, Any]:
+    return {
+        "outputs": [],
+        "samples": 0,
+        "accuracy": None,
+        "execution": "none",
+        "engines": {},
+        "findings": [finding.as_dict()],
+        "held_out": False,
+    }
+
+
+def accuracy_job(
+    reference: str,
+    candidate: str,
+    data: dict[str, Any],
+    metric: str,
+    on_progress: OnProgress = silent,
+) -> dict[str, Any]:
+    """The metric of both models over the labelled data: metric, unit, reference, candidate, drop, samples."""
+    found = compare_job(reference, candidate, data, metric=metric, on_progress=on_progress)
+    accuracy: dict[str, Any] = found["accuracy"]
+    return accuracy
