@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from deploykit.errors import ModelError
 from deploykit.graph.files import check_kind
+from deploykit.graph.sparse import make_dense
 from deploykit.graph.tensors import check_tensors
 from deploykit.graph.wiring import check_wiring
 
@@ -30,10 +31,13 @@ def check_file(path: Path) -> None:
 def load(path: Path) -> ir.Model:
     """The model at `path`, nodes in topological order; external tensors are mapped from disk when they are read.
 
+    Sparse initializers become dense ones, training graphs are left out: the graph library has neither.
+
     Raises InvalidFileError (DK101 to DK104: missing, folder, unreadable, empty) and ModelError (DK110 another kind of
     file, DK111 damaged, DK112 not a model, DK113 to DK116 tensors, DK117 wiring, DK118 opset imports, DK119 too large).
     """
     proto, ordered = _checked(path)
+    make_dense(proto, path)
     try:
         model: ir.Model = ir.from_proto(proto)
     except Exception as problem:  # the library has no common error class, and the file is the cause of any of them

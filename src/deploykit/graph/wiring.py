@@ -137,24 +137,25 @@ class _Checker:
 
     def expansion(self, model: onnx.ModelProto) -> None:
         """Refuses functions that call themselves, and calls that multiply beyond `_MOST_NODES` nodes."""
-        bodies = {(f.domain, f.name): (f.name, f.node) for f in model.functions}
-        sizes: dict[tuple[str, str], int] = {}
-        open_calls: list[str] = []
+        bodies = {(f.domain, f.name, f.overload): (f.name, f.node) for f in model.functions}
+        sizes: dict[tuple[str, str, str], int] = {}
+        open_calls: list[tuple[str, str, str]] = []
 
         def size(nodes: Iterable[onnx.NodeProto]) -> int:
-            return sum(1 + call((node.domain, node.op_type)) + inner(node) for node in nodes)
+            return sum(1 + call((node.domain, node.op_type, node.overload)) + inner(node) for node in nodes)
 
         def inner(node: onnx.NodeProto) -> int:
             graphs = [g for a in node.attribute for g in ([a.g] if a.HasField("g") else a.graphs)]
             return sum(size(graph.node) for graph in graphs)
 
-        def call(key: tuple[str, str]) -> int:
+        def call(key: tuple[str, str, str]) -> int:
             if key not in bodies or key in sizes:
                 return sizes.get(key, 0)
             name, nodes = bodies[key]
-            if name in open_calls or len(open_calls) > 100:
-                raise self.fail(f"function {name!r} calls itself: {' -> '.join([*open_calls[-5:], name])}")
-            open_calls.append(name)
+            if key in open_calls or len(open_calls) > 100:
+                trail = " -> ".join([*(open_call[1] for open_call in open_calls[-5:]), name])
+                raise self.fail(f"function {name!r} calls itself: {trail}")
+            open_calls.append(key)
             sizes[key] = size(nodes)
             open_calls.pop()
             return sizes[key]
@@ -188,7 +189,9 @@ class _Checker:
             if before in trail:
                 break
             trail.append(before)
-        cycle = [nodes[at] for at in reversed(trail[trail.index(before) :])]
+        circle = trail[trail.index(before) :][::-1]
+        first = circle.index(min(circle))
+        cycle = [nodes[at] for at in circle[first:] + circle[:first]]
         names = " -> ".join(_called(node) for node in [*cycle[:6], cycle[0]])
         raise self.fail(f"the graph has a cycle: {names}", cycle[0])
 
