@@ -182,8 +182,6 @@ def test_a_completion_script_exists_for_the_shell(deploykit_cli, shell: str) -> 
 )
 def test_completion_knows_commands_targets_and_codes(deploykit_cli, typed: str, expected: set[str]) -> None:
     words = typed.split(" ")
-    done = deploykit_cli(
-        _DEPLOYKIT_COMPLETE="complete_bash", COMP_WORDS=typed, COMP_CWORD=str(len(words) - 1)
-    )
+    done = deploykit_cli(_DEPLOYKIT_COMPLETE="complete_bash", COMP_WORDS=typed, COMP_CWORD=str(len(words) - 1))
     assert done.code == 0, done.stderr
     assert expected <= set(done.stdout.splitlines())

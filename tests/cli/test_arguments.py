@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from deploykit.cli import arguments
 from deploykit.errors import InvalidFileError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HEAVY = {"torch", "tensorflow", "onnx", "onnx_ir", "onnxruntime", "openvino", "coremltools", "tensorrt_rtx"}
 HEAVY |= {"fastapi", "numpy", "jinja2", "onnxsim", "onnxslim", "onnxscript"}
@@ -80,7 +83,6 @@ REFUSALS: dict[str, str] = {
     "run gone.onnx --to openvino": "DK101",
     "inspect gone.onnx": "DK101",
     "inspect .": "DK102",
-    "inspect d.txt": "DK804",
     "explain DK999": "DK832",
     "doctor extra": "DK800",
     "targets --jsn": "DK806",
@@ -106,7 +108,7 @@ print(json.dumps([answers, sorted({name.partition(".")[0] for name in sys.module
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = tmp_path_factory.mktemp("usage")
+    made = tmp_path_factory.mktemp("usage")
     for name in ("m.onnx", "d.npz", "d.txt"):
         (made / name).write_text("never read", encoding="utf-8")
     (made / "empty.onnx").touch()

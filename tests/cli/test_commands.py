@@ -54,7 +54,8 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
             "metric": "top1",
         },
     ),
-    "convert m.onnx --to tensorrt-rtx -o o.engine --option sm=89,120 --profile x=1x3:4x3:8x3 --data d.npz --samples 4": (
+    "convert m.onnx --to tensorrt-rtx -o o.engine --option sm=89,120 --profile x=1x3:4x3:8x3 --data d.npz"
+    " --samples 4": (
         "convert",
         {
             "source": "m.onnx",
@@ -66,7 +67,8 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
             "samples": 4,
         },
     ),
-    "validate m.onnx n.onnx --data d.npz --samples 8 --rtol 0.1 --atol 0.2 --min-sqnr 30 --eval d.npz --metric f1": (
+    "validate m.onnx n.onnx --data d.npz --samples 8 --rtol 0.1 --atol 0.2 --min-sqnr 30 --eval d.npz --metric f1"
+    " --label answer": (
         "validate",
         {
             "reference": Path("m.onnx"),
@@ -78,6 +80,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
             "min_sqnr": 30.0,
             "eval": "d.npz",
             "metric": "f1",
+            "label": "answer",
         },
     ),
     "bench m.onnx n.onnx --batch 4 --threads 2 --seconds 0.5 --max-p99-ms 20 --min-throughput 5 --max-size-mb 9"
@@ -160,3 +163,13 @@ def test_a_command_calls_its_function(folder: Path, monkeypatch: pytest.MonkeyPa
 
 def test_every_command_is_called_above() -> None:
     assert {name for name, _ in CALLS.values()} == set(COMMANDS) == set(deploykit._PUBLIC)
+
+
+def test_the_stages_and_precisions_of_run_are_those_of_the_pipeline() -> None:
+    from typing import get_args
+
+    from deploykit.cli import run
+    from deploykit.pipeline import config, plan
+
+    assert run.STAGES == plan.STAGES
+    assert get_args(config.Precision) == run.PRECISIONS

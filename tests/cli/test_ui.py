@@ -34,9 +34,10 @@ def test_strict_makes_a_warning_fail(capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.parametrize(("forced", "expected"), [(ExitCode.OK, 1), (ExitCode.UNAVAILABLE, 3)])
 def test_strict_wins_over_a_stated_success_only(forced: ExitCode, expected: int) -> None:
-    assert Ui("check", strict=True, quiet=True).finish(
-        report(findings=[warning("DK524", "odd")], forced_exit=forced)
-    ) == expected
+    assert (
+        Ui("check", strict=True, quiet=True).finish(report(findings=[warning("DK524", "odd")], forced_exit=forced))
+        == expected
+    )
 
 
 def test_strict_leaves_notes_alone() -> None:

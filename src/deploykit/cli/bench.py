@@ -10,7 +10,7 @@ import typer
 import deploykit
 from deploykit.cli import arguments
 from deploykit.cli.command import command
-from deploykit.cli.options import DataOpt, DeviceOpt, DimRangeOpt, EvalOpt, MetricOpt, ProviderOpt, SeedOpt
+from deploykit.cli.options import DataOpt, DeviceOpt, DimRangeOpt, EvalOpt, LabelOpt, MetricOpt, ProviderOpt, SeedOpt
 from deploykit.cli.ui import Ui
 from deploykit.report import Report
 
@@ -31,6 +31,7 @@ def bench(
     ] = 3.0,
     eval: EvalOpt = None,
     metric: MetricOpt = None,
+    label: LabelOpt = None,
     max_p99_ms: Annotated[
         _Budget, typer.Option("--max-p99-ms", metavar="X", min=0, help="Fail above this 99th percentile.")
     ] = None,
@@ -63,6 +64,7 @@ def bench(
             seconds=seconds,
             eval=eval,
             metric=metric,
+            label=label,
             max_p99_ms=max_p99_ms,
             min_throughput=min_throughput,
             max_size_mb=max_size_mb,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import deploykit
-from deploykit.cli import arguments
+from deploykit import io
 from deploykit.cli.command import command
 from deploykit.cli.options import FileArg
 from deploykit.cli.ui import Ui
@@ -13,7 +13,8 @@ from deploykit.report import Report
 @command(example="deploykit inspect model.onnx")
 def inspect(ui: Ui, file: FileArg) -> Report:
     """Show inputs, outputs, opset, op histogram, parameters, MACs, size, dynamic dimensions, quantized or not."""
-    arguments.artifact_file(file, "file")
+    if not (file.is_dir() and file.suffix):  # a package folder; which kinds there are, the targets know
+        io.existing_file(file)
     return deploykit.inspect(file)
 
 

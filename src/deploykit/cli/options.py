@@ -94,6 +94,9 @@ EvalOpt = Annotated[str | None, typer.Option("--eval", metavar="DATA", help="Lab
 MetricOpt = Annotated[
     str | None, typer.Option("--metric", metavar="NAME|module:function", help="The accuracy metric: top1, f1, mae, ...")
 ]
+LabelOpt = Annotated[
+    str | None, typer.Option("--label", metavar="NAME", help="The array or column that holds the labels; y otherwise.")
+]
 SeedOpt = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of everything random.")]
 DeviceOpt = Annotated[Literal["cpu", "gpu", "npu"], typer.Option("--device", help="The device that runs the artifact.")]
 ProviderOpt = Annotated[

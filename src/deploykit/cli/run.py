@@ -26,7 +26,8 @@ from deploykit.cli.ui import Ui
 from deploykit.errors import UsageError
 from deploykit.report import Report
 
-STAGES = ("export", "simplify", "check", "quantize", "convert", "validate", "bench")
+# As in `deploykit.pipeline.plan` and `.config`, which are not imported before there is something to run.
+STAGES = ("export", "simplify", "check", "quantize", "convert", "evaluate", "bench")
 PRECISIONS = ("fp32", "fp16", "int8", "int8-weights")
 
 
@@ -78,7 +79,7 @@ def run(
     ] = None,
     seed: SeedOpt = 0,
 ) -> Report:
-    """Run the whole chain: export, simplify, check, quantize, convert, validate, bench; cached, into one report."""
+    """Run the whole chain, from export to bench, reusing what did not change, into one report."""
     configured = Path(source).suffix in (".yaml", ".yml")
     targets = arguments.many_targets(to) if to else []
     if configured:

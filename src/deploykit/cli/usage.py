@@ -7,6 +7,9 @@ from typing import Any
 
 from deploykit.errors import UsageError
 
+# What the validator behind typer writes in front of every message.
+_NOISE = "Value error, "
+
 
 def usage_error(problem: Any) -> UsageError:
     """Our error for what typer's parser raised (DK806 option, DK807 value, DK808 missing, DK800 otherwise)."""
@@ -46,7 +49,7 @@ def _bad_value(problem: Any, param: Any, command: str) -> UsageError:
     value = _quoted(problem.message)
     near = difflib.get_close_matches(value, choices, n=1, cutoff=0.3) if value else []
     return UsageError(
-        f"{command}: {name}: {_first_lower(problem.message.rstrip('.'))}",
+        f"{command}: {name}: {_first_lower(problem.message.removeprefix(_NOISE).rstrip('.'))}",
         code="DK807",
         context=[f"values: {', '.join(choices)}"] if choices and "one of" not in problem.message else [],
         hint=f"did you mean {near[0]!r}?" if near else f"{command} --help",

@@ -10,7 +10,7 @@ import typer
 import deploykit
 from deploykit.cli import arguments
 from deploykit.cli.command import command
-from deploykit.cli.options import DataOpt, DeviceOpt, DimRangeOpt, EvalOpt, MetricOpt, ProviderOpt, SeedOpt
+from deploykit.cli.options import DataOpt, DeviceOpt, DimRangeOpt, EvalOpt, LabelOpt, MetricOpt, ProviderOpt, SeedOpt
 from deploykit.cli.ui import Ui
 from deploykit.report import Report
 
@@ -33,6 +33,7 @@ def validate(
     ] = None,
     eval: EvalOpt = None,
     metric: MetricOpt = None,
+    label: LabelOpt = None,
     device: DeviceOpt = "cpu",
     provider: ProviderOpt = None,
     dim: DimRangeOpt = None,
@@ -55,6 +56,7 @@ def validate(
             min_sqnr=min_sqnr,
             eval=eval,
             metric=metric,
+            label=label,
             device=device,
             provider=provider,
             dims=dims,
