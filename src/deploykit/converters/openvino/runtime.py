@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import openvino as ov
 
+from deploykit.converters.openvino.inspect import read
 from deploykit.converters.openvino.interface import interface, versioned
 from deploykit.converters.openvino.profile import kernels_of
 from deploykit.errors import UnavailableError
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 def load(path: Path, options: RuntimeOptions) -> Runtime:
     """The IR (or an ONNX file) compiled for the device.
 
-    Raises UnavailableError (DK222) when the device is not on this machine.
+    Raises UnavailableError (DK222) when the device is not on this machine, ModelError (DK202, DK203) for a file that
+    OpenVINO does not read.
     """
     return OpenVinoRuntime(path, options)
 
@@ -53,7 +55,7 @@ class OpenVinoRuntime(Runtime):
                 hint="leave --device away to run on the CPU",
                 target="openvino",
             )
-        self._model = core.read_model(path)
+        self._model = read(path)
         self._properties = properties(options, device)
         self._device = device
         self._core = core
