@@ -1,0 +1,104 @@
+"""`deploykit.bench`: the contract's keys, budgets, accuracy, what does not run here."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+import deploykit
+from deploykit.errors import DataError, UsageError
+
+ROW = {
+    "artifact",
+    "runtime",
+    "execution",
+    "p50_ms",
+    "p95_ms",
+    "p99_ms",
+    "throughput_per_s",
+    "rss_mb",
+    "load_s",
+    "accuracy",
+}
+QUICK = {"seconds": 0.2}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "m.onnx"
+    text = "agraph (float[n,64] x) => (float[n,64] y) { y = Softmax (x) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>\n{text}'), path)
+    return path
+
+
+def codes(report, severity="error"):
+    return [finding.code for finding in report.findings if finding.severity == severity]
+
+
+def test_report_has_the_contracts_keys(model):
+    report = deploykit.bench(model, **QUICK)
+    assert report.exit_code == 0
+    assert report.findings[0].code == "DK320"
+    (row,) = report.metrics["rows"]
+    assert set(row) >= ROW
+    assert set(row["rss_mb"]) == {"base", "loaded", "after", "peak"}
+    assert report.metrics["verdict"].startswith("onnxruntime fp32: p50 ")
+    assert report.artifact.execution == "real"
+
+
+def test_generous_budgets_pass_and_impossible_ones_fail(model):
+    generous = {"max_p99_ms": 1e6, "min_throughput": 1e-3, "max_size_mb": 1e3, "max_rss_mb": 1e5}
+    assert deploykit.bench(model, **generous, **QUICK).exit_code == 0
+    impossible = {"max_p99_ms": 1e-9, "min_throughput": 1e12, "max_size_mb": 1e-9, "max_rss_mb": 1e-3}
+    report = deploykit.bench(model, **impossible, **QUICK)
+    assert report.exit_code == 1
+    assert codes(report) == ["DK442"] * 4
+    assert report.metrics["rows"]
+
+
+def test_only_artifacts_of_other_machines_is_exit_3_with_rows(tmp_path):
+    engine = tmp_path / "m.engine"
+    engine.write_bytes(b"built for a GPU")
+    report = deploykit.bench(engine, **QUICK)
+    assert report.exit_code == 3
+    assert report.metrics["rows"][0]["execution"] == "none"
+    assert "DK443" in codes(report, "note")
+    budget = deploykit.bench(engine, max_size_mb=1e-9, **QUICK)
+    assert (budget.exit_code, codes(budget)) == (1, ["DK442"])
+
+
+def test_wrong_use_is_told(model, tmp_path):
+    with pytest.raises(UsageError):
+        deploykit.bench()
+    with pytest.raises(UsageError):
+        deploykit.bench(model, batch=0)
+    fixed = tmp_path / "fixed.onnx"
+    text = "agraph (float[2,4] x) => (float[2,4] y) { y = Relu (x) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>\n{text}'), fixed)
+    with pytest.raises(DataError) as caught:
+        deploykit.bench(fixed, batch=16, **QUICK)
+    assert caught.value.code == "DK444"
+
+
+@pytest.mark.serial
+def test_digits_on_two_engines_with_accuracy(shared_model, tmp_path):
+    openvino = pytest.importorskip("openvino")
+    model, data = shared_model("digits/digits_cnn.onnx"), shared_model("digits/digits_cnn_test.npz")
+    other = tmp_path / "digits.xml"
+    openvino.save_model(openvino.convert_model(str(model)), other, compress_to_fp16=False)
+    report = deploykit.bench(model, other, data=str(data), batch=8, threads=1, eval=str(data), seconds=0.3)
+    first, second = report.metrics["rows"]
+    assert first["accuracy"] == second["accuracy"] == pytest.approx(100 * 447 / 450)
+    assert (first["label"], second["label"]) == ("onnxruntime fp32", "openvino fp32")
+    assert report.metrics["batch"] == 8
+    assert report.metrics["data"] == "digits_cnn_test.npz"
+
+
+@pytest.mark.serial
+def test_a_stateful_model_carries_its_state(shared_model):
+    model = shared_model("silero_vad/silero_vad_op18_ifless.onnx")
+    dims = ["sequence=576"]
+    contract = {"state": {"carry": "stateN"}}
+    report = deploykit.bench(model, contract=contract, dims=dims, **QUICK)
+    assert report.exit_code == 0
+    assert report.metrics["rows"][0]["p50_ms"] > 0
