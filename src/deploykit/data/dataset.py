@@ -40,7 +40,7 @@ class Dataset:
         self._wanted = wanted
         self.description = source.description
         self.labelled = source.labelled
-        self.findings: list[Finding] = list(source.findings)
+        self.findings: list[Finding] = source.findings
         self._keep = _sampling(source.total, wanted)
         self.total = source.total if self._keep is None else len(self._keep)
         if self.total is None and wanted.samples is not None:
@@ -54,6 +54,12 @@ class Dataset:
                 f"{source.description} has no labels, and accuracy needs them",
                 code="DK307",
                 hint=f"add {wanted.label_name or 'labels'!r} to the data, or name them with --label NAME",
+            )
+        if wanted.label is not None and not self.labelled:
+            raise DataError(
+                f"{source.description} has no labels named {wanted.label!r}",
+                code="DK307",
+                hint="check the name after --label, or leave the option out",
             )
         self._fitter = Fitter(wanted, source.description, self.findings)
 

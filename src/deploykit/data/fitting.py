@@ -56,7 +56,9 @@ def match_names(
 def _unknown(name: str, inputs: Sequence[str], where: str, wanted: Wanted) -> DataError:
     near = difflib.get_close_matches(name, inputs, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"name each array as its input: {_listed(inputs)}"
-    if wanted.label is None and not near:
+    if wanted.label is None and len(inputs) == 1:
+        hint = f"name the array {inputs[0]!r}, and the labels 'y' or with --label NAME"
+    elif wanted.label is None and not near:
         hint += f"; if {name!r} holds the labels, add --label {name}"
     return DataError(
         f"{where} has an array {name!r}, and the model has no input of that name",

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import math
 import struct
+import tokenize
 import zipfile
 import zlib
 from typing import IO, TYPE_CHECKING, Any
@@ -36,6 +37,9 @@ _DAMAGED = (
     MemoryError,
     RuntimeError,
     OSError,
+    struct.error,
+    SyntaxError,  # numpy parses the header as Python literals, and its tokenizer has errors of its own
+    tokenize.TokenError,
 )
 _LARGE = 1 << 28
 

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploykit.artifact import TensorSpec
+from deploykit.data import DimRange, open_data
+from deploykit.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from deploykit.data import Dataset
+
+
+def test_parity_and_bench_fall_back_to_random_and_say_so_first(opened: Callable[..., Dataset]) -> None:
+    for purpose in ("parity", "bench"):
+        data = opened(None, "x:float32[n,4]", purpose=purpose)
+        assert data.findings[0].code == "DK320"
+        assert data.description == "random:0"
+        assert len(list(data)) == data.total == 16
+
+
+@pytest.mark.parametrize("purpose", ["calibration", "accuracy"])
+def test_calibration_and_accuracy_never_fall_back(opened: Callable[..., Dataset], purpose: str) -> None:
+    with pytest.raises(DataError, match="needs data") as caught:
+        opened(None, "x:float32[n,4]", purpose=purpose)
+    assert caught.value.code == "DK304"
+
+
+def test_random_calibration_is_taken_when_asked_for(opened: Callable[..., Dataset]) -> None:
+    assert len(list(opened("random:3", "x:float32[n,4]", purpose="calibration", samples=5))) == 5
+
+
+def test_random_data_has_no_labels(opened: Callable[..., Dataset]) -> None:
+    with pytest.raises(DataError, match="no labels"):
+        opened("random", "x:float32[n,4]", purpose="accuracy")
+
+
+def test_the_same_seed_gives_the_same_bytes(opened: Callable[..., Dataset]) -> None:
+    def bytes_of(source: str, **options: object) -> list[bytes]:
+        return [sample.feeds["x"].tobytes() for sample in opened(source, "x:float32[n,4]", **options)]
+
+    assert bytes_of("random:7") == bytes_of("random:7") == bytes_of("random", seed=7)
+    assert bytes_of("random:7") != bytes_of("random:8")
+    assert bytes_of("random:7", samples=4) == bytes_of("random:7")[:4]
+
+
+@given(st.integers(0, 5), st.integers(0, 9), st.integers(2, 20), st.integers(0, 99))
+def test_symbols_stay_in_their_range_are_shared_and_reach_its_ends(low: int, more: int, count: int, seed: int) -> None:
+    specs = (TensorSpec("a", "float32", ("n", 2)), TensorSpec("b", "float32", (0, "n", "m")))
+    dims = {"n": DimRange("n", low, low + more)}
+    data = open_data(f"random:{seed}", specs, purpose="parity", samples=count, dims=dims)
+    sizes = []
+    for sample in data:
+        a, b = sample.feeds["a"], sample.feeds["b"]
+        assert b.shape[:2] == (0, a.shape[0])
+        assert a.shape[1] == 2
+        assert 1 <= b.shape[2] <= 8
+        sizes.append(a.shape[0])
+    assert min(sizes) == low
+    assert max(sizes) == low + more
+    assert sizes[:2] == [low, low + more]
+
+
+def test_values_between_the_ends_occur(opened: Callable[..., Dataset]) -> None:
+    data = opened("random", "x:float32[n]", dims={"n": DimRange("n", 1, 100)})
+    assert len({sample.feeds["x"].shape[0] for sample in data}) > 8
+
+
+def test_an_open_range_goes_a_little_way(opened: Callable[..., Dataset]) -> None:
+    data = opened("random", "x:float32[n]", dims={"n": DimRange("n", 10, None)}, samples=50)
+    assert {sample.feeds["x"].shape[0] for sample in data} == set(range(10, 18))
+
+
+def test_every_dtype_is_made(opened: Callable[..., Dataset]) -> None:
+    dtypes = ["float16", "float64", "bfloat16", "bool", "int8", "uint64", "complex64", "string"]
+    specs = [f"{dtype}:{dtype}[4,5]" for dtype in dtypes]
+    for sample in opened("random", *specs):
+        for dtype in dtypes:
+            array = sample.feeds[dtype]
+            assert array.shape == (4, 5)
+            assert array.dtype.name == ("object" if dtype == "string" else dtype)
+
+
+def test_floats_are_standard_normal(opened: Callable[..., Dataset]) -> None:
+    (sample,) = opened("random", "x:float32[1000,100]", samples=1)
+    assert abs(float(sample.feeds["x"].mean())) < 0.02
+    assert abs(float(sample.feeds["x"].std()) - 1) < 0.02
+
+
+def test_unknown_integers_are_zero_and_one_and_no_row_is_zero(opened: Callable[..., Dataset]) -> None:
+    (sample,) = opened("random", "mask:int64[50,7]", samples=1)
+    mask = sample.feeds["mask"]
+    assert set(np.unique(mask)) == {0, 1}
+    assert (mask.sum(axis=1) > 0).all()
+
+
+def test_an_unknown_rank_is_refused() -> None:
+    with pytest.raises(DataError, match="no declared rank"):
+        open_data("random", (TensorSpec("x", "float32", None),), purpose="parity")
+
+
+def test_dimensions_that_are_only_unknown_vary_on_their_own() -> None:
+    spec = TensorSpec("x", "float32", ("?", "?"))
+    shapes = {sample.feeds["x"].shape for sample in open_data("random", (spec,), purpose="parity")}
+    assert any(height != width for height, width in shapes)
