@@ -19,7 +19,7 @@ _DROPPED = re.compile(
     r"\bignor(ed|ing|es)\b|\breject(ed|ing|s)?\b|\bunsupported\b|\bnot supported\b|\bdoes not support\b|\bno effect\b",
     re.IGNORECASE,
 )
-_NODE_IN_TEXT = re.compile(r"operation '([^']+)'|Layer (\S+) top:|node (?:of )?([\w./:-]+)")
+_NODE_IN_TEXT = re.compile(r"operation '([^']+)'|\bI\w+Layer ([^\s:]+):")
 
 
 class VendorLog(trt.ILogger):  # type: ignore[misc]

@@ -12,6 +12,7 @@ from deploykit.converters.profiles import Profile, resolve_profiles
 from deploykit.converters.tensorrt_rtx.options import compute_capabilities, flag
 from deploykit.converters.tensorrt_rtx.parser import NAME, ParseProblem, check_model, source_label
 from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
+from deploykit.report import Finding, failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,10 +50,12 @@ def support_job(
     problems, subgraphs = check_model(path)
     taken = {index for fine, nodes in subgraphs if fine for index in nodes}
     rows = []
+    placed: set[int] = set()
     for index, top in enumerate(loaded.graph):
         bodies = [node for attribute in top.attributes.values() for node in _body_nodes(attribute)]
         for node in (top, *bodies):
             own = [p for p in problems if _is_about(p, node, index, top is node)]
+            placed.update(map(id, own))
             verdict = _verdict(node, own, taken=index in taken or not problems)
             rows.append(
                 {
@@ -63,6 +66,8 @@ def support_job(
                     "source": verdict.source or source_label(),
                 }
             )
+    # A problem inside a function or a name that the graph does not have must not get lost.
+    findings += [_unplaced(problem) for problem in problems if id(problem) not in placed]
     return {
         "source": source_label(),
         "nodes": rows,
@@ -89,6 +94,17 @@ def _is_about(problem: ParseProblem, node: ir.Node, index: int, top_level: bool)
     if problem.node:
         return problem.node == node.name
     return top_level and problem.index == index
+
+
+def _unplaced(problem: ParseProblem) -> Finding:
+    return failure(
+        "DK526",
+        f"{source_label()} refuses {problem.node or 'a node'} ({problem.op}): {problem.reason}",
+        target=NAME,
+        node=problem.node or None,
+        op=problem.op,
+        hint=_REMEDIES.get(problem.op, _ASK),
+    )
 
 
 def _verdict(node: ir.Node, problems: Sequence[ParseProblem], *, taken: bool) -> Verdict:

@@ -1,1 +1,31 @@
-"""ONNX to MIL, one file an op family."""
+"""ONNX -> MIL, one file an operator family. Importing this fills `REGISTRY`."""
+
+from __future__ import annotations
+
+from deploykit.converters.coreml.lowering import (
+    activation,
+    conv,
+    elementwise,
+    indexing,
+    matmul,
+    norm,
+    pool,
+    quantization,
+    reduce,
+    shape,
+)
+from deploykit.converters.coreml.lowering.context import REGISTRY
+
+__all__ = [
+    "REGISTRY",
+    "activation",
+    "conv",
+    "elementwise",
+    "indexing",
+    "matmul",
+    "norm",
+    "pool",
+    "quantization",
+    "reduce",
+    "shape",
+]

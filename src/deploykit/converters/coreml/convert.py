@@ -1,0 +1,195 @@
+"""Converts ONNX to a Core ML package (runs in the worker); it is reloaded and compared, not executed."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import coremltools as ct
+
+from deploykit import graph
+from deploykit.converters.coreml.frontend import Built, build, door_type
+from deploykit.converters.coreml.inspect import interface_of, reload
+from deploykit.converters.coreml.options import deployment_target
+from deploykit.converters.coreml.package import normalize
+from deploykit.converters.coreml.support import NAME, fixed_dims, interface_problems
+from deploykit.converters.profiles import Profile, resolve_profiles
+from deploykit.lazy import versions_of
+from deploykit.report import Finding, failure, note, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from deploykit.artifact import TensorSpec
+
+
+def convert_job(
+    model: str,
+    output: str,
+    options: Mapping[str, Any],
+    dims: Mapping[str, Sequence[int | None]],
+    profiles: Mapping[str, Profile],
+    precision: str,
+) -> dict[str, Any]:
+    """Lowers the graph and writes the package at `output`, in the types that the graph has.
+
+    coremltools' own fp16 pass stays off: fp16 is in the ONNX. Returns the facts of a `Product`, error findings for
+    every node that is refused. Raises UsageError (DK527).
+    """
+    target = deployment_target(options)
+    loaded = graph.infer_shapes(graph.load(Path(model)))
+    inputs, outputs = graph.interface(loaded)
+    shapes, findings = resolve_profiles(inputs, dims, profiles, target=NAME)
+    findings += interface_problems(inputs, outputs)
+    result: dict[str, Any] = {
+        "inputs": [],
+        "outputs": [],
+        "files": [Path(output).name],
+        "versions": versions_of("coremltools"),
+        "findings": findings,
+        "metrics": {},
+    }
+    if not findings:
+        built = build(loaded, inputs, outputs, fixed_dims(dims), ct.target[target])
+        findings += [_refusal(row) for row in built.refused]
+        if built.program is not None:
+            findings += _changes(inputs, outputs, built.names)
+            _write(built, inputs, shapes, target, Path(output))
+            facts = reload(Path(output))
+            findings += _mismatches(inputs, outputs, built.names, facts)
+            result |= _product(inputs, outputs, built.names, facts)
+            findings.append(
+                note(
+                    "DK502",
+                    "the package was reloaded and its interface compared with the model's; it was not executed, so its "
+                    "numbers are not verified",
+                    target=NAME,
+                    hint="compare on a Mac: deploykit validate model.onnx model.mlpackage",
+                )
+            )
+    result["findings"] = [finding.as_dict() for finding in findings]
+    return result
+
+
+def _refusal(row: Any) -> Finding:
+    return failure(
+        "DK526",
+        f"Core ML refuses node {row.node.name!r} ({row.node.op}): {row.verdict.reason}",
+        target=NAME,
+        node=row.node.name,
+        op=row.node.op,
+        hint=row.verdict.remedy,
+    )
+
+
+def _write(
+    built: Built, inputs: Sequence[TensorSpec], shapes: Mapping[str, Profile], target: str, output: Path
+) -> None:
+    declared = [
+        ct.TensorType(name=built.names[spec.name], shape=_shape(spec, shapes.get(spec.name))) for spec in inputs
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # coremltools' notes about its own passes; ours are findings
+        package = ct.convert(
+            built.program,
+            source="milinternal",
+            inputs=declared,
+            convert_to="mlprogram",
+            minimum_deployment_target=ct.target[target],
+            compute_precision=ct.precision.FLOAT32,  # "as the program says": no pass changes it
+            skip_model_load=True,
+        )
+        package.save(str(output))
+    normalize(output, package.get_spec())
+
+
+def _shape(spec: TensorSpec, profile: Profile | None) -> tuple[Any, ...]:
+    if profile is None:
+        return tuple(spec.shape or ())
+    return tuple(
+        low if low == high else ct.RangeDim(lower_bound=low, upper_bound=high, default=usual)
+        for low, usual, high in zip(*profile, strict=True)
+    )
+
+
+def _changes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], names: Mapping[str, str]) -> list[Finding]:
+    """What callers see differently: a name that Core ML cannot have, a type that its interface cannot hold."""
+    found = []
+    for kind, specs in (("input", inputs), ("output", outputs)):
+        for spec in specs:
+            if names[spec.name] != spec.name:
+                found.append(
+                    warning(
+                        "DK529",
+                        f"{kind} {spec.name!r} is called {names[spec.name]!r} in the package",
+                        target=NAME,
+                        tensor=spec.name,
+                        hint="Core ML names hold letters, digits and underscores; rename the tensor in the model",
+                    )
+                )
+            made = door_type(spec.dtype)
+            if made != spec.dtype:
+                found.append(
+                    note(
+                        "DK529",
+                        f"{kind} {spec.name!r} is {made} in the package, {spec.dtype} in the model",
+                        target=NAME,
+                        tensor=spec.name,
+                        hint=f"feed and read it as {made}; Core ML's interface has no {spec.dtype}",
+                    )
+                )
+    return found
+
+
+def _mismatches(
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    names: Mapping[str, str],
+    facts: Mapping[str, Any],
+) -> list[Finding]:
+    """The reloaded package against the model: names, types, shapes."""
+    found = []
+    for kind, specs in (("inputs", inputs), ("outputs", outputs)):
+        made = {spec.name: spec for spec in interface_of(facts, kind)}
+        for spec in specs:
+            have = made.get(names[spec.name])
+            if have is None or have.dtype != door_type(spec.dtype) or not _same_shape(spec.shape, have.shape):
+                found.append(
+                    failure(
+                        "DK529",
+                        f"{kind[:-1]} {spec.name!r} is {spec.describe()} in the model and "
+                        f"{have.describe() if have else 'missing'} in the package",
+                        target=NAME,
+                        tensor=spec.name,
+                    )
+                )
+    return found
+
+
+def _same_shape(model: tuple[int | str, ...] | None, package: tuple[int | str, ...] | None) -> bool:
+    """Numbers are equal; a size that varies in one may be a number that follows from bounds in the other."""
+    if model is None or package is None:
+        return True
+    return len(model) == len(package) and all(
+        isinstance(want, str) or isinstance(have, str) or want == have
+        for want, have in zip(model, package, strict=True)
+    )
+
+
+def _product(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], names: Mapping[str, str], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The interface with the model's symbols, under the package's names and types; and what the package holds."""
+
+    def spec_of(spec: TensorSpec) -> dict[str, Any]:
+        return {"name": names[spec.name], "dtype": door_type(spec.dtype), "shape": list(spec.shape or ())}
+
+    return {
+        "inputs": [spec_of(spec) for spec in inputs],
+        "outputs": [spec_of(spec) for spec in outputs],
+        "metrics": {
+            "reloaded": True,
+            **{key: facts[key] for key in ("specification_version", "operators", "weights", "precision")},
+        },
+    }

@@ -1,0 +1,255 @@
+"""ONNX -> a MIL program: every node judged first, then lowered, with the declared shape asserted after each."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from coremltools.converters.mil.mil import Builder as mb
+from coremltools.converters.mil.mil import Function, Program, Var, get_new_symbol, types
+
+from deploykit import graph
+from deploykit.converters.coreml.lowering import REGISTRY
+from deploykit.converters.coreml.lowering.context import Environment, OpContext, Refused
+from deploykit.converters.coreml.lowering.node import Node, dtype_of
+from deploykit.converters.coreml.naming import mil_names
+from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx_ir as ir
+
+    from deploykit.artifact import TensorSpec
+
+SOURCE = "deploykit's Core ML lowerings"
+_MIL_TYPES = {
+    "float32": types.fp32,
+    "float16": types.fp16,
+    "int32": types.int32,
+    "int64": types.int32,
+    "bool": types.bool,
+}
+# What Core ML's interface holds instead of a type that it does not have there.
+_AT_THE_DOOR = {
+    "float32": "float32",
+    "float16": "float16",
+    "int32": "int32",
+    "int64": "int32",
+    "int16": "int32",
+    "int8": "int32",
+    "uint8": "int32",
+    "bool": "float32",
+}
+_INSIDE = {"float32", "float16", "int32", "int64", "bool"}
+_EIGHT_BITS = {"int8", "uint8"}
+_MAY_HOLD_EIGHT_BITS = {"QuantizeLinear", "DequantizeLinear", "Cast", "Constant", "Reshape", "Transpose", "Identity"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Judged:
+    """A node with what is known about it."""
+
+    node: Node
+    verdict: Verdict
+
+
+@dataclasses.dataclass(slots=True)
+class Built:
+    """A lowered model.
+
+    names: Core ML name by ONNX name of inputs and outputs. judged: every node with its verdict.
+    """
+
+    program: Program | None
+    names: dict[str, str]
+    judged: list[Judged]
+
+    @property
+    def refused(self) -> list[Judged]:
+        """The nodes that stand against a conversion."""
+        return [row for row in self.judged if not row.verdict.runs]
+
+
+def door_type(dtype: str) -> str | None:
+    """The type that an input or output of this ONNX type has in Core ML; None when there is none."""
+    return _AT_THE_DOOR.get(dtype)
+
+
+def judge(model: ir.Model, dims: Mapping[str, int]) -> list[Judged]:
+    """A verdict for each node of the graph, subgraphs not entered (If and Loop are refused as a whole)."""
+    opset = graph.opset(model)
+    return [
+        Judged(node, _verdict(node))
+        for raw in model.graph
+        for node in [Node(raw, opset, dims)]
+        if raw.op_type != "Constant" or raw.domain not in ("", "ai.onnx")
+    ]
+
+
+def _verdict(node: Node) -> Verdict:
+    domain = node.raw.domain
+    entry = REGISTRY.lookup(domain, node.op, node.opset)
+    if entry is None:
+        revisions = REGISTRY.revisions(domain, node.op)
+        if revisions:
+            return unsupported(
+                f"{node.op} of opset {node.opset} is a revision without a lowering",
+                remedy=f"export with another opset; lowered revisions: {', '.join(map(str, revisions))}",
+                source=SOURCE,
+            )
+        return unsupported(
+            f"there is no lowering of {f'{domain}.' if domain else ''}{node.op} to Core ML",
+            remedy="rewrite it with operators that have one (deploykit explain DK526), or leave it out of the model",
+            source=SOURCE,
+        )
+    found = _types(node)
+    if found.runs and entry.when is not None:
+        found = entry.when(node)
+    return dataclasses.replace(found, source=SOURCE)
+
+
+def _types(node: Node) -> Verdict:
+    """Types and ranks that no operator of Core ML has."""
+    values = [value for value in (*node.raw.inputs, *node.raw.outputs) if value is not None and value.name]
+    for value in values:
+        kind = dtype_of(value)
+        if kind is None or kind in _INSIDE:
+            continue
+        # Small constants of other integer types become int32; activations of 8 bits exist between Q and DQ only.
+        if kind in _EIGHT_BITS and node.op in _MAY_HOLD_EIGHT_BITS:
+            continue
+        return unsupported(
+            f"tensor {value.name!r} is {kind}, which Core ML does not compute",
+            remedy="convert the model to float32 or float16 (bfloat16, float64), or cast around the node",
+        )
+    for value in values:
+        dims = value.shape.dims if value.shape is not None else ()
+        if len(dims) > 5:
+            return unsupported(
+                f"tensor {value.name!r} has rank {len(dims)}, Core ML stops at 5",
+                remedy="merge dimensions: split the Reshape-Transpose-Reshape into two steps of rank 5",
+            )
+        if any(isinstance(size, int) and size == 0 for size in dims):
+            return unsupported(
+                f"tensor {value.name!r} is empty, and Core ML has no empty tensors", remedy="deploykit simplify MODEL"
+            )
+    return supported()
+
+
+def build(
+    model: ir.Model,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    dims: Mapping[str, int],
+    opset_version: Any,
+) -> Built:
+    """Judges every node and, when none is refused, lowers the graph.
+
+    dims: symbols with one possible size. A lowering may still refuse (a folded constant, a shape that differs from the
+    declared one); nodes after it that depend on it are then unknown, and `program` is None.
+    """
+    judged = judge(model, dims)
+    names = mil_names([spec.name for spec in (*inputs, *outputs)])
+    built = Built(None, names, judged)
+    if built.refused:
+        return built
+    symbols: dict[str, Any] = dict(dims)
+    specs = {names[spec.name]: _placeholder(spec, symbols) for spec in inputs}
+    with Function(specs, opset_version=opset_version) as function:
+        environment = Environment()
+        values = {value.name: value for value in model.graph.inputs}
+        for spec in inputs:
+            environment.bind(values[spec.name], _enter(function.inputs[names[spec.name]], spec.dtype))
+        built.judged = [Judged(row.node, _lower(row, environment)) for row in judged]
+        if built.refused:
+            return built
+        function.set_outputs(_leave(model, names, environment))
+    built.program = Program()
+    built.program.add_function("main", function)
+    return built
+
+
+def _placeholder(spec: TensorSpec, symbols: dict[str, Any]) -> Any:
+    """One MIL symbol for each ONNX symbol: sizes that are equal by name stay equal."""
+    shape = []
+    for size in spec.shape or ():
+        if isinstance(size, str) and size not in symbols:
+            symbols[size] = get_new_symbol()
+        shape.append(symbols[size] if isinstance(size, str) else size)
+    return mb.TensorSpec(shape=tuple(shape), dtype=_MIL_TYPES[_AT_THE_DOOR[spec.dtype]])
+
+
+def _enter(variable: Var, dtype: str) -> Var:
+    """An input in the type that the graph computes with."""
+    if dtype == "bool":
+        return mb.not_equal(x=variable, y=np.float32(0))
+    return mb.cast(x=variable, dtype=dtype) if dtype in _EIGHT_BITS else variable
+
+
+def _leave(model: ir.Model, names: Mapping[str, str], environment: Environment) -> list[Var]:
+    """The outputs under their names, in types that Core ML's interface has."""
+    results = []
+    for value in model.graph.outputs:
+        variable = environment.variable(value)
+        name = names[value.name or ""]
+        if variable.dtype in (types.bool, types.int8, types.uint8):
+            to = "fp32" if variable.dtype == types.bool else "int32"
+            results.append(mb.cast(x=variable, dtype=to, name=name))
+        else:
+            results.append(mb.identity(x=variable, name=name))
+    return results
+
+
+def _lower(row: Judged, environment: Environment) -> Verdict:
+    node = row.node
+    entry = REGISTRY.lookup(node.raw.domain, node.op, node.opset)
+    if entry is None:
+        return row.verdict
+    if not all(value is None or environment.knows(value) for value in node.raw.inputs):
+        return unknown(
+            "it depends on a node that is refused",
+            remedy="solve the refused nodes first, then check again",
+            source=SOURCE,
+        )
+    try:
+        made = entry.function(OpContext(node, environment))
+        variables = made if isinstance(made, tuple) else (made,)
+        for position, variable in enumerate(variables):
+            _assert_declared(node, position, variable)
+    except Refused as problem:
+        return dataclasses.replace(problem.verdict, source=SOURCE)
+    except (ValueError, TypeError, IndexError, AssertionError, NotImplementedError) as problem:
+        # coremltools' builder checks its arguments with these; the text names the limit.
+        logging.getLogger(__name__).debug("lowering of %s failed", node.name, exc_info=True)
+        return unsupported(
+            f"coremltools refuses it: {str(problem).strip() or type(problem).__name__}",
+            remedy="another form of the operator, or a newer minimum_deployment_target",
+            source="coremltools MIL builder",
+        )
+    for value, variable in zip(node.raw.outputs, variables, strict=False):
+        environment.bind(value, variable)
+    return row.verdict
+
+
+def _assert_declared(node: Node, position: int, variable: Var) -> None:
+    """A wrong shape inside is hidden by the output's; a wrong type too."""
+    declared, kind = node.out_shape(position), node.out_dtype(position)
+    if declared is not None:
+        made = tuple(variable.shape)
+        fits = len(made) == len(declared) and all(
+            not isinstance(want, int) or not isinstance(have, (int, np.integer)) or int(have) == want
+            for want, have in zip(declared, made, strict=True)
+        )
+        if not fits:
+            raise Refused(
+                f"its lowering gives shape {[str(size) for size in made]}, the model declares {list(declared)}",
+                "deploykit simplify MODEL; please report the model if it stays",
+            )
+    if kind in _MIL_TYPES and variable.dtype != _MIL_TYPES[kind]:
+        raise Refused(
+            f"its lowering gives {types.builtin_to_string(variable.dtype)}, the model declares {kind}",
+            "please report the model",
+        )

@@ -1,0 +1,122 @@
+"""A look into an `.mlpackage`, by reloading it to a MIL program (runs in the worker)."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+from typing import Any
+
+import coremltools as ct
+import numpy as np
+
+from deploykit import io
+from deploykit.artifact import TensorSpec
+from deploykit.errors import InvalidFileError
+
+_ARRAY_TYPES = {65568: "float32", 65552: "float16", 131104: "int32", 65600: "float64", 131080: "int8"}
+_QUANTIZED_WEIGHTS = {"constexpr_affine_dequantize", "constexpr_blockwise_shift_scale", "constexpr_lut_to_dense"}
+
+
+def describe(path: str) -> dict[str, Any]:
+    """Inputs, outputs, specification version, operators, and how the weights are stored.
+
+    Raises InvalidFileError (DK528) for a folder that is no package of an ML Program.
+    """
+    folder = Path(path)
+    facts = reload(folder)
+    return {"format": "coreml", **facts, "size_bytes": io.size_of(folder)}
+
+
+def reload(package: Path) -> dict[str, Any]:
+    """Loads the package again, specification and program, and says what it holds.
+
+    Raises InvalidFileError (DK528).
+    """
+    from coremltools.converters.mil.frontend.milproto.load import load
+
+    weights = package / "Data" / "com.apple.CoreML" / "weights"
+    if not (package / "Manifest.json").is_file():
+        raise InvalidFileError(f"{package} is no Core ML package: it has no Manifest.json", code="DK528", file=package)
+    spec = ct.models.MLModel(str(package), skip_model_load=True).get_spec()
+    if not spec.HasField("mlProgram"):
+        raise InvalidFileError(f"{package} holds no ML Program (an older neural network?)", code="DK528", file=package)
+    program = load(spec, specification_version=spec.specificationVersion, file_weights_dir=str(weights))
+    function = program.functions["main"]
+    shapes = {variable.name: _shape(variable) for variable in (*function.inputs.values(), *function.outputs)}
+    operations = collections.Counter(
+        operation.op_type for operation in _operations(function) if operation.op_type != "const"
+    )
+    return {
+        "specification_version": int(spec.specificationVersion),
+        "inputs": [_described(item, shapes) for item in spec.description.input],
+        "outputs": [_described(item, shapes) for item in spec.description.output],
+        "operators": dict(sorted(operations.items())),
+        "weights": _weights(function),
+        "precision": _precision(function),
+    }
+
+
+def interface_of(facts: dict[str, Any] | Any, kind: str) -> list[TensorSpec]:
+    """The tensors of `reload`'s "inputs" or "outputs"."""
+    return [TensorSpec.from_dict({key: item[key] for key in ("name", "dtype", "shape")}) for item in facts[kind]]
+
+
+def _operations(block: Any) -> Any:
+    for operation in block.operations:
+        yield operation
+        for inner in operation.blocks:
+            yield from _operations(inner)
+
+
+def _shape(variable: Any) -> list[int | str]:
+    return [int(size) if isinstance(size, (int, np.integer)) else str(size) for size in variable.shape]
+
+
+def _described(item: Any, shapes: dict[str, list[int | str]]) -> dict[str, Any]:
+    """Name, type, shape with varying sizes as symbols, and their bounds."""
+    array = item.type.multiArrayType
+    ranges = [[int(r.lowerBound), int(r.upperBound)] for r in array.shapeRange.sizeRanges]
+    found: dict[str, Any] = {
+        "name": item.name,
+        "dtype": _ARRAY_TYPES.get(array.dataType, str(array.dataType)),
+        "shape": shapes.get(item.name, [int(size) for size in array.shape]),
+    }
+    if ranges:
+        found["bounds"] = ranges
+    return found
+
+
+def _constants(function: Any) -> list[Any]:
+    """Arrays that the program stores."""
+    return [
+        operation.outputs[0].val
+        for operation in _operations(function)
+        if operation.op_type == "const" and isinstance(operation.outputs[0].val, np.ndarray)
+    ]
+
+
+def _weights(function: Any) -> dict[str, Any]:
+    """Bytes of stored arrays by dtype, and the share that is in 8 bits or fewer."""
+    sizes: collections.Counter[str] = collections.Counter()
+    for array in _constants(function):
+        sizes[str(array.dtype)] += int(array.nbytes)
+    total = sum(sizes.values())
+    small = sum(size for kind, size in sizes.items() if kind in ("int8", "uint8"))
+    return {
+        "bytes": total,
+        "bytes_by_dtype": dict(sorted(sizes.items())),
+        "int8_share": small / total if total else 0.0,
+    }
+
+
+def _precision(function: Any) -> str:
+    """As `quantize` names it, from types and operators."""
+    kinds = {operation.op_type for operation in _operations(function)}
+    if "quantize" in kinds:
+        return "int8"
+    if kinds & _QUANTIZED_WEIGHTS:
+        return "int8-weights"
+    floats = {str(array.dtype) for array in _constants(function) if array.dtype.kind == "f" and array.size > 1}
+    if floats == {"float16"}:
+        return "fp16"
+    return "mixed" if "float16" in floats else "fp32"

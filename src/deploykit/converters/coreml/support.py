@@ -1,0 +1,93 @@
+"""What Core ML takes, node by node: the lowerings themselves are the judge (runs in the worker)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import coremltools as ct
+
+from deploykit import graph
+from deploykit.converters.coreml.frontend import SOURCE, build, door_type
+from deploykit.converters.coreml.options import deployment_target
+from deploykit.converters.profiles import Profile, resolve_profiles
+from deploykit.report import Finding, failure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from deploykit.artifact import TensorSpec
+
+NAME = "coreml"
+
+
+def support_job(
+    model: str,
+    options: Mapping[str, Any],
+    dims: Mapping[str, Sequence[int | None]],
+    profiles: Mapping[str, Profile],
+) -> dict[str, Any]:
+    """A verdict for every node: its rule's predicate, and when all agree, its lowering tried in memory.
+
+    Raises UsageError (DK527) for a bad option.
+    """
+    target = deployment_target(options)
+    loaded = graph.infer_shapes(graph.load(Path(model)))
+    inputs, outputs = graph.interface(loaded)
+    _, findings = resolve_profiles(inputs, dims, profiles, target=NAME)
+    findings += interface_problems(inputs, outputs)
+    built = build(loaded, inputs, outputs, fixed_dims(dims), ct.target[target]) if not findings else None
+    if built is None:
+        from deploykit.converters.coreml.frontend import judge
+
+        judged = judge(loaded, fixed_dims(dims))
+    else:
+        judged = built.judged
+    return {
+        "source": SOURCE,
+        "nodes": [
+            {
+                "node": row.node.name,
+                "op": row.node.op,
+                "domain": row.node.raw.domain,
+                **row.verdict.as_dict(),
+                "source": row.verdict.source or SOURCE,
+            }
+            for row in judged
+        ],
+        "partitions": None,
+        "findings": [finding.as_dict() for finding in findings],
+    }
+
+
+def fixed_dims(dims: Mapping[str, Sequence[int | None]]) -> dict[str, int]:
+    """Symbols whose bounds leave one size."""
+    return {name: int(low) for name, (low, high) in dims.items() if low is not None and low == high}
+
+
+def interface_problems(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[Finding]:
+    """Inputs and outputs that Core ML cannot have."""
+    found = []
+    for kind, specs in (("input", inputs), ("output", outputs)):
+        for spec in specs:
+            if door_type(spec.dtype) is None:
+                found.append(
+                    failure(
+                        "DK529",
+                        f"{kind} {spec.name!r} is {spec.dtype}, which Core ML's interface cannot hold",
+                        target=NAME,
+                        tensor=spec.name,
+                        hint="make it float32, float16 or int32 in the model",
+                    )
+                )
+            if kind == "input" and spec.shape is not None and not 1 <= len(spec.shape) <= 5:
+                found.append(
+                    failure(
+                        "DK529",
+                        f"input {spec.name!r} has rank {len(spec.shape)}, and Core ML takes 1 to 5",
+                        target=NAME,
+                        tensor=spec.name,
+                        hint="give it rank 1 to 5 in the model (a scalar as [1])",
+                    )
+                )
+    return found
