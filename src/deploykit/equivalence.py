@@ -5,28 +5,37 @@ Compares in this process, with the reference: call it in a worker.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
 from deploykit import graph, io
 from deploykit.comparison import compare, stochastic_nodes
 from deploykit.data import DimRange, open_data
+from deploykit.errors import VendorError
 from deploykit.parity import TOLERANCES
 from deploykit.progress import OnProgress, silent
 from deploykit.reference import Reference
 from deploykit.report import Finding, failure, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from deploykit.artifact import TensorSpec
+    from deploykit.data import Sample
 
 # Random data takes the minimum of every dimension first, then the maximum, then values between.
 POINTS = 5
+# Fewer sizes than this prove too little about a dynamic dimension.
+_ENOUGH = 3
+# Lengths and image sizes that models are made for; 576 is a speech window with its context.
+_LARGEST_ALIKE = 128
+_COMMON_SIZES = (16, 32, 64, 128, 224, 256, 512, 576, 640, 1024, 4096, 16000)
 _QUANTIZED = {"QuantizeLinear", "DequantizeLinear"}
 
 
@@ -93,27 +102,109 @@ def _compare_outputs(
         if any(spec.shape is None for spec in reference.inputs):
             findings.append(warning("DK632", "an input has no declared rank: the outputs were not compared"))
             return _result(findings)
-        dataset = open_data(
-            f"random:{seed}",
-            reference.inputs,
-            purpose="parity",
-            samples=samples if _varies(reference.inputs) else min(samples, 3),
-            dims=dim_ranges(dims),
-            model=original,
-        )
+        probe = Probe(original, reference, dim_ranges(dims), seed)
         result = compare(
-            reference.predict,
+            probe.outputs_of_last,
             other.predict,
-            dataset,
+            probe.samples(samples if _varies(reference.inputs) else min(samples, 3)),
             tolerance=TOLERANCES[precision],
-            total=dataset.total,
             on_progress=on_progress,
         )
+        if not result["samples"]:
+            findings.append(warning("DK632", f"the original refuses every input that was tried: {probe.refusal}"))
+            return _result(findings)
     finally:
         reference.close()
         other.close()
     findings += [Finding.from_dict(facts) for facts in result["findings"]]
     return {**_result(findings), "outputs": result["outputs"], "samples": result["samples"], "compared": True}
+
+
+class Probe:
+    """Random inputs that the original takes, each run once.
+
+    The declared ranges are tried first. Where the model takes fewer sizes than it declares (a minimum length, two
+    dimensions that have to be equal), sizes that are common in practice are tried until enough have been found.
+    """
+
+    def __init__(self, model: Path, reference: Reference, ranges: Mapping[str, DimRange], seed: int) -> None:
+        self.refusal = ""
+        self._model = model
+        self._reference = reference
+        self._ranges = ranges
+        self._seed = seed
+        self._outputs: dict[str, Any] = {}
+
+    def outputs_of_last(self, feeds: Any) -> dict[str, Any]:
+        """The original's outputs for the sample that was yielded last."""
+        del feeds
+        return self._outputs
+
+    def samples(self, count: int) -> Iterator[Sample]:
+        """At most `count` samples that the original takes."""
+        found = 0
+        for sample in self._random(count, self._ranges):
+            if self._takes(sample):
+                found += 1
+                yield sample
+                if found == 1:
+                    yield from self._other_branches(sample)
+        if found >= min(count, _ENOUGH):
+            return
+        for sizes in self._common_sizes():
+            ranges = {name: DimRange(name, size, size) for name, size in sizes.items()}
+            for sample in self._random(1, ranges):
+                if self._takes(sample):
+                    found += 1
+                    yield sample
+                    if found == 1:
+                        yield from self._other_branches(sample)
+            if found >= count:
+                return
+
+    def _other_branches(self, sample: Sample) -> Iterator[Sample]:
+        """The sample with other values of single integers (a rate, a mode), where the graph has If nodes."""
+        if not any(node.op_type == "If" for node in graph.all_nodes(graph.load(self._model))):
+            return
+        for name, array in sample.feeds.items():
+            if array.size != 1 or array.dtype.kind not in "iu":
+                continue
+            for value in sorted({0, 1, int(array.item()) // 2} - {int(array.item())}):
+                other = dataclasses.replace(sample, feeds={**sample.feeds, name: np.full_like(array, value)})
+                if self._takes(other):
+                    yield other
+
+    def _random(self, count: int, ranges: Mapping[str, DimRange]) -> Iterable[Sample]:
+        return open_data(
+            f"random:{self._seed}",
+            self._reference.inputs,
+            purpose="parity",
+            samples=count,
+            dims=ranges,
+            model=self._model,
+        )
+
+    def _takes(self, sample: Sample) -> bool:
+        try:
+            self._outputs = self._reference.predict(sample.feeds)
+        except VendorError as problem:
+            self.refusal = problem.message[:300]
+            return False
+        return True
+
+    def _common_sizes(self) -> Iterator[dict[str, int]]:
+        """Each open dimension at common sizes with the others at 1 and 2, and all of them alike."""
+        symbols = dict.fromkeys(
+            dim for spec in self._reference.inputs for dim in spec.shape or () if isinstance(dim, str)
+        )
+        free = [name for name in symbols if name not in self._ranges]
+        fixed = {name: self._ranges[name].minimum for name in symbols if name in self._ranges}
+        for size in _COMMON_SIZES:
+            for rest in (1, 2):
+                for name in free:
+                    yield {**fixed, **dict.fromkeys(free, rest), name: size}
+            if size <= _LARGEST_ALIKE:
+                yield {**fixed, **dict.fromkeys(free, size)}
 
 
 def _result(findings: Iterable[Finding]) -> dict[str, Any]:
