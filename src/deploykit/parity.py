@@ -84,8 +84,8 @@ TOLERANCES: dict[str, Tolerance] = {
     "int8-weights": Tolerance(min_sqnr_db=20.0, note=_AGAINST_FLOAT),
     "int4-weights": Tolerance(min_sqnr_db=20.0, note=_AGAINST_FLOAT + "; the INT8 row, as no looser one is justified"),
     # Measured on two CNNs (digits, MNIST; three Q/DQ schemes; reference: ONNX Runtime without graph optimisation):
-    # ONNX Runtime 45 dB to exact, OpenVINO 42 to 142 dB. Mistakes: a scale per tensor where it is per channel 13 to 32 dB,
-    # a lost convolution bias 6 to 9 dB; a zero point off by one: 33 to 68 dB, which no limit tells from rounding.
+    # ONNX Runtime 45 dB to exact, OpenVINO 42 to 142 dB. Mistakes: a scale per tensor where it is per channel, 13 to
+    # 32 dB; a lost convolution bias, 6 to 9 dB; a zero point off by one, 33 to 68 dB: no limit tells it from rounding.
     "int8-parent": Tolerance(
         min_sqnr_db=30.0,
         note="an engine's result against its quantized ONNX parent. Engines fold scales and sum in another order, so a "
