@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from deploykit import worker as worker_module
-from deploykit.errors import UnavailableError, VendorError, error_from_dict
+from deploykit.errors import DeploykitError, UnavailableError, VendorError, error_from_dict
 from deploykit.progress import OnProgress, Progress
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Worker:
         if answer is None:
             raise self._died(request, start, timeout if expired.is_set() else None)
         if "error" in answer:
-            raise error_from_dict(answer["error"])
+            raise self._completed(error_from_dict(answer["error"]), request, start)
         if "exception" in answer:
             raise self._failed(request, start, answer["exception"])
         return answer["result"]
@@ -170,6 +170,13 @@ class Worker:
             log=last[-LOG_LINES:],
             reproduce=self._reproduce(request),
         )
+
+    def _completed(self, problem: DeploykitError, request: dict[str, Any], start: int) -> DeploykitError:
+        """A vendor's failure that a job recognised still needs the log and the command, which only this side knows."""
+        if isinstance(problem, VendorError):
+            problem.log = problem.log or tuple(self.log_since(start)[-LOG_LINES:])
+            problem.reproduce = problem.reproduce or self._reproduce(request)
+        return problem
 
     def _reproduce(self, request: dict[str, Any]) -> str:
         """A shell command that runs the request again; the request is kept in a file for it."""

@@ -137,7 +137,13 @@ class ConvertStage(Stage):
         """Two gates where the artifact runs here: against its ONNX parent, and against the float source."""
         reason = unavailable(self.target)
         if self.target.runtime is None or reason is not None:
-            said = note("DK502", reason or f"{self.target.title} artifacts do not run here", target=self.target.name)
+            said = note(
+                "DK502",
+                f"{made.path.name} was built and not executed, so its numbers are not verified: "
+                f"{reason or f'{self.target.title} artifacts do not run here'}",
+                target=self.target.name,
+                hint=f"where it runs: deploykit validate {inputs['model'].path.name} {made.path.name}",
+            )
             return Verification([said], {"parity": None}, "none")
         gates = {"parent": inputs["model"]}
         if self.reference is not None and self.reference.sha256 != inputs["model"].sha256:
@@ -255,8 +261,8 @@ def _node_finding(row: Mapping[str, Any], target: str) -> Finding:
     place = {"target": target, "node": row["node"], "op": row["op"], "hint": row["remedy"]}
     text = f"node {row['node']!r} ({operator}): {row['reason']} [{row['source']}]"
     if row["verdict"] == "unsupported":
-        return failure("DK526", f"{target} refuses {text}", **place)
-    return warning("DK533", f"nobody says whether {target} takes {text}", **place)
+        return failure("DK201", f"{target} refuses {text}", **place)
+    return warning("DK210", f"nobody says whether {target} takes {text}", **place)
 
 
 def data_request(

@@ -15,6 +15,7 @@ from deploykit.converters.coreml.lowering import REGISTRY
 from deploykit.converters.coreml.lowering.context import Environment, OpContext, Refused
 from deploykit.converters.coreml.lowering.node import Node, dtype_of
 from deploykit.converters.coreml.naming import mil_names
+from deploykit.graph.signature import constant_of
 from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 
 if TYPE_CHECKING:
@@ -81,16 +82,14 @@ def door_type(dtype: str) -> str | None:
 def judge(model: ir.Model, dims: Mapping[str, int]) -> list[Judged]:
     """A verdict for each node of the graph, subgraphs not entered (If and Loop are refused as a whole)."""
     opset = graph.opset(model)
-    return [
-        Judged(node, _verdict(node))
-        for raw in model.graph
-        for node in [Node(raw, opset, dims)]
-        if raw.op_type != "Constant" or raw.domain not in ("", "ai.onnx")
-    ]
+    return [Judged(node, _verdict(node)) for raw in model.graph for node in [Node(raw, opset, dims)]]
 
 
 def _verdict(node: Node) -> Verdict:
     domain = node.raw.domain
+    if _is_constant(node):
+        # It becomes a MIL constant where it is used, and is refused there when MIL cannot hold it.
+        return supported(SOURCE)
     entry = REGISTRY.lookup(domain, node.op, node.opset)
     if entry is None:
         revisions = REGISTRY.revisions(domain, node.op)
@@ -109,6 +108,10 @@ def _verdict(node: Node) -> Verdict:
     if found.runs and entry.when is not None:
         found = entry.when(node)
     return dataclasses.replace(found, source=SOURCE)
+
+
+def _is_constant(node: Node) -> bool:
+    return node.op == "Constant" and node.raw.domain in ("", "ai.onnx") and constant_of(node.raw.outputs[0]) is not None
 
 
 def _types(node: Node) -> Verdict:
@@ -205,6 +208,8 @@ def _leave(model: ir.Model, names: Mapping[str, str], environment: Environment) 
 
 def _lower(row: Judged, environment: Environment) -> Verdict:
     node = row.node
+    if _is_constant(node):
+        return row.verdict
     entry = REGISTRY.lookup(node.raw.domain, node.op, node.opset)
     if entry is None:
         return row.verdict
