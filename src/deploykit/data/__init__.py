@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deploykit.data.carry import CarriedState
     from deploykit.data.contract import InputContract, InputRule, PreprocessSpec
-    from deploykit.data.dataset import DataRequest, Dataset, absolute_source, data_request, open_data, open_request
+    from deploykit.data.dataset import DataRequest, Dataset, open_data, open_request
     from deploykit.data.digests import digest_of
     from deploykit.data.dtypes import numpy_dtype
     from deploykit.data.samples import Sample
@@ -26,8 +26,6 @@ _HOMES = {
     "InputRule": "contract",
     "PreprocessSpec": "contract",
     "Sample": "samples",
-    "absolute_source": "dataset",
-    "data_request": "dataset",
     "digest_of": "digests",
     "format_input": "specs",
     "numpy_dtype": "dtypes",
@@ -55,8 +53,6 @@ __all__ = [
     "InputRule",
     "PreprocessSpec",
     "Sample",
-    "absolute_source",
-    "data_request",
     "digest_of",
     "format_input",
     "numpy_dtype",

@@ -219,16 +219,6 @@ def _file(path: Path, wanted: Wanted) -> Source:
     return reader(path, wanted)
 
 
-def absolute_source(source: str, base: Path) -> str:
-    """The DATA argument with its relative path, if it has one, taken from the folder `base` (of a configuration)."""
-    if RANDOM.fullmatch(source):
-        return source
-    named = CALLABLE.fullmatch(source)
-    if named is not None and not named["module"].endswith(".py") and not (base / source).exists():
-        return source
-    return str(base / source)
-
-
 class DataRequest(TypedDict):
     """The arguments of `open_data` as JSON, for worker processes; dims: {name: [minimum, maximum or null]}."""
 
@@ -239,28 +229,6 @@ class DataRequest(TypedDict):
     dims: dict[str, list[int | None]]
     contract: dict[str, Any] | None
     purpose: Purpose
-
-
-def data_request(
-    source: str | None,
-    *,
-    purpose: Purpose,
-    samples: int | None = None,
-    seed: int = 0,
-    label: str | None = None,
-    dims: Mapping[str, DimRange] | None = None,
-    contract: InputContract | None = None,
-) -> DataRequest:
-    """The request that `open_request` opens in a worker process."""
-    return {
-        "source": source,
-        "samples": samples,
-        "seed": seed,
-        "label": label,
-        "dims": {name: [found.minimum, found.maximum] for name, found in (dims or {}).items()},
-        "contract": None if contract is None else contract.as_dict(),
-        "purpose": purpose,
-    }
 
 
 def open_request(request: DataRequest, inputs: Sequence[TensorSpec], model: Path | None = None) -> Dataset:

@@ -14,10 +14,11 @@ from deploykit.data.dataset import CALLABLE, RANDOM
 from deploykit.errors import InvalidFileError
 
 
-def digest_of(source: str | None, base: Path, *, samples: int | None = None) -> str:
+def digest_of(source: str | None, base: Path, *, samples: int = 4096) -> str:
     """Hex SHA-256 of the content of a DATA argument; the same content elsewhere has the same digest.
 
-    base: the folder that relative paths start from. samples: how many yielded samples of a callable count.
+    base: the folder that relative paths start from. samples: at most so many yielded samples of a callable
+    count, since some never end.
     A file or folder: its bytes. A callable: its module's file and what it yields, for data that comes from elsewhere.
     `random:SEED` and None: the words.
     Raises InvalidFileError for a path that is not there, DataError (DK306) for a callable that fails.
@@ -40,7 +41,7 @@ def digest_of(source: str | None, base: Path, *, samples: int | None = None) -> 
     return _callable(named["module"], named["name"], base, samples)
 
 
-def _callable(module: str, name: str, base: Path, samples: int | None) -> str:
+def _callable(module: str, name: str, base: Path, samples: int) -> str:
     written = str(base / module) if module.endswith(".py") else module
     function = load_callable(written, name)
     found = hashlib.sha256(name.encode())
