@@ -77,6 +77,15 @@ def test_an_open_range_goes_a_little_way(opened: Callable[..., Dataset]) -> None
     assert {sample.feeds["x"].shape[0] for sample in data} == set(range(10, 18))
 
 
+def test_sizes_that_nobody_declared_are_said(opened: Callable[..., Dataset]) -> None:
+    declared = {"n": DimRange("n", 1, 4)}
+    data = opened("random", "x:float32[n,t,3]", dims=declared)
+    assert [finding.message for finding in data.findings] == [
+        "random:0: no range is declared for dimension 't': sizes are 1..8"
+    ]
+    assert opened("random", "x:float32[n,3]", dims=declared).findings == []
+
+
 def test_every_dtype_is_made(opened: Callable[..., Dataset]) -> None:
     dtypes = ["float16", "float64", "bfloat16", "bool", "int8", "uint64", "complex64", "string"]
     specs = [f"{dtype}:{dtype}[4,5]" for dtype in dtypes]

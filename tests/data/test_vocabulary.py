@@ -68,7 +68,8 @@ def test_values_inside_branches_count(tmp_path: Path) -> None:
 
 def test_random_data_says_what_it_drew(tmp_path: Path) -> None:
     path = model(tmp_path, "m (int64[n] x) => (float[n] y) <float[4] table = {1, 2, 3, 4}> { y = Gather (table, x) }")
-    data = open_data("random", (parse_input("x:int64[n]"),), purpose="parity", model=path)
+    dims = {"n": DimRange("n", 2, 5)}
+    data = open_data("random", (parse_input("x:int64[n]"),), purpose="parity", model=path, dims=dims)
     assert [finding.message for finding in data.findings] == ["random:0: integers for input 'x' are 0..3"]
     assert {int(value) for sample in data for value in sample.feeds["x"]} == {0, 1, 2, 3}
 

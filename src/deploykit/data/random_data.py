@@ -61,6 +61,22 @@ class RandomSource:
                     hint=f"give data, or declare it: --input '{spec.name}:{spec.dtype}[...]'",
                 )
 
+        self._say_undeclared()
+
+    def _say_undeclared(self) -> None:
+        symbols = {dim for spec in self._wanted.inputs for dim in spec.shape or () if isinstance(dim, str)}
+        undeclared = sorted(symbols - set(self._wanted.dims))
+        if undeclared:
+            names = ", ".join(repr(name) for name in undeclared)
+            low, high = bounds(undeclared[0], {})
+            self.findings.append(
+                note(
+                    "DK333",
+                    f"{self.description}: no range is declared for dimension {names}: sizes are {low}..{high}",
+                    hint=f"--dim {undeclared[0]}=MIN..MAX",
+                )
+            )
+
     def read(self, keep: Sequence[int] | None) -> Iterator[Sample]:
         """Yields the samples."""
         for index in range(self.total) if keep is None else keep:
