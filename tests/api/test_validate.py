@@ -127,6 +127,16 @@ def test_digits_on_openvino_with_accuracy(shared_model, tmp_path):
     assert report.metrics["engines"]["candidate"].lower().startswith("openvino")
 
 
+def test_a_quantized_artifact_without_a_manifest_is_recognised_and_compared_with_its_parent(tmp_path):
+    openvino = pytest.importorskip("openvino")
+    parent = onnx_text(tmp_path / "q.onnx", QDQ.replace("SCALE", "0.02"))
+    candidate = tmp_path / "q.xml"
+    openvino.save_model(openvino.convert_model(str(parent)), candidate)
+    report = deploykit.validate(parent, candidate)
+    assert report.metrics["tolerance"] == {"row": "int8-parent", "limits": "SQNR >= 30 dB"}
+    assert report.exit_code == 0
+
+
 VAD = """
 import numpy as np
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from deploykit.benchmark import child, run_bench
-from deploykit.benchmark.rounds import ROUNDS, labels
+from deploykit.benchmark.rounds import ROUNDS, Subject, _doubts, labels
 from deploykit.comparison import describe
 
 if TYPE_CHECKING:
@@ -38,6 +38,34 @@ def models(tmp_path_factory):
     return made
 
 
+def test_a_row_counts_all_blocks_together(models):
+    subject = Subject(
+        models["quick"], "onnxruntime fp32", facts={"load_s": 0.5, "rss_mb": {"base": 1.0, "loaded": 2.0}}
+    )
+    times = [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]
+    subject.blocks = [
+        {"latencies_ms": block, "rss_mb": 3.0 + at, "peak_mb": 9.0 - at} for at, block in enumerate(times)
+    ]
+    row = subject.row(batch=4)
+    assert (row["p50_ms"], row["p99_ms"]) == (2.5, np.percentile(np.concatenate(times), 99))
+    # 6 calls of 4 rows in 18 ms.
+    assert row["throughput_per_s"] == pytest.approx(24 / 0.018)
+    assert row["rss_mb"] == {"base": 1.0, "loaded": 2.0, "after": 4.0, "peak": 9.0}
+    # Medians 2 and 4: quartiles 2.5 and 3.5 around 3.
+    assert row["spread"] == pytest.approx(1 / 3)
+
+
+def test_a_high_spread_and_an_unfinished_warm_up_are_warnings_with_their_number(models):
+    subject = Subject(models["quick"], "onnxruntime fp32", warm={"stable": False})
+    subject.blocks = [{"latencies_ms": [time]} for time in (1.0, 1.0, 2.0, 2.0)]
+    found = _doubts(subject, warmup_s=2.0)
+    assert [(f.code, f.severity) for f in found] == [("DK441", "warning"), ("DK440", "warning")]
+    assert "spread by 67%" in found[1].message
+    subject.warm["stable"] = True
+    subject.blocks = [{"latencies_ms": [time]} for time in (1.0, 1.01, 1.02, 1.0)]
+    assert _doubts(subject, warmup_s=2.0) == []
+
+
 @pytest.mark.serial
 def test_rows_are_whole_and_the_slower_model_is_slower(models):
     steps: list[Progress] = []
@@ -49,14 +77,12 @@ def test_rows_are_whole_and_the_slower_model_is_slower(models):
         assert row["runtime"].startswith("onnxruntime")
         assert 0 < row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"]
         assert row["batch"] == 32
-        # Throughput counts rows: batch x calls / time.
-        assert 32e3 / row["p99_ms"] < row["throughput_per_s"] < 32e3 / row["p50_ms"] * 2
         memory = row["rss_mb"]
         assert 5 < memory["base"] < memory["loaded"] <= memory["peak"] < 2000
         assert memory["after"] <= memory["peak"]
         assert 0 < row["load_s"] < 30
         assert row["calls"] >= ROUNDS
-    assert slow["p50_ms"] > 4 * quick["p50_ms"]
+    assert slow["p50_ms"] > 2 * quick["p50_ms"]
     assert slow["label"] == "onnxruntime fp32 (slow.onnx)"
     assert "random:0" in measured.findings[0].message
     turns = [step.item for step in steps if step.stage == "measuring"]

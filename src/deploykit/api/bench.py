@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit.api.convert import bounds_of, data_request
-from deploykit.api.validate import DEFAULT_METRIC
+from deploykit.api.validate import DEFAULT_METRIC, described
 from deploykit.benchmark import Budgets, Subject, run_bench, verdict
-from deploykit.comparison import describe
 from deploykit.errors import ExitCode, UsageError
 from deploykit.evaluation import make_metric
 from deploykit.isolation import run_isolated, workers
@@ -56,10 +55,11 @@ def bench(
     if batch < 1 or seconds <= 0:
         raise UsageError(f"batch {batch} and seconds {seconds:g}: both must be above 0")
     started = time.perf_counter()
-    described = [describe(Path(path)) for path in artifacts]
     request = data_request(data, None, seed, bounds_of(dims), contract) | {"label": label, "purpose": "bench"}
     options = {"device": device, "provider": provider, "threads": threads}
-    measured = run_bench(described, request, batch=batch, seconds=seconds, options=options, on_progress=on_progress)
+    with workers():
+        subjects = [described(Path(path)) for path in artifacts]
+    measured = run_bench(subjects, request, batch=batch, seconds=seconds, options=options, on_progress=on_progress)
     report = Report("bench", findings=list(measured.findings))
     unit = "%"
     if eval is not None:

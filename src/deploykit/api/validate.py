@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit.api.convert import bounds_of, data_request
-from deploykit.comparison import accuracy_of, describe, require_runnable
+from deploykit.api.inspect import inspect
+from deploykit.comparison import accuracy_of, describe, require_runnable, why_not_runnable
 from deploykit.evaluation import make_metric
 from deploykit.isolation import run_isolated, workers
 from deploykit.parity import TOLERANCES, row_for
@@ -55,9 +56,9 @@ def validate(
     Raises InvalidFileError, ModelError, DataError, UnavailableError (DK502) when one of them cannot run here.
     """
     started = time.perf_counter()
-    sides = tuple(describe(Path(path)) for path in (reference, candidate))
-    for side in sides:
-        require_runnable(side.path)
+    for path in (reference, candidate):
+        require_runnable(Path(path))
+    sides = (described(Path(reference)), described(Path(candidate)))
     request = data_request(data, samples, seed, bounds_of(dims), contract) | {"label": label}
     options = {"device": device, "provider": provider, "threads": threads}
     row = row_for(sides[0].precision, sides[1].precision)
@@ -95,6 +96,17 @@ def validate(
     }
     report.seconds = time.perf_counter() - started
     return report
+
+
+def described(path: Path) -> Artifact:
+    """The artifact at `path`: as its manifest says when that fits the files, else as its target reads it.
+
+    What does not run here is not opened: it keeps what the manifest or the suffix tells.
+    """
+    found = describe(path)
+    if found.format == "onnx" or found.stage or why_not_runnable(path) is not None:
+        return found
+    return inspect(path).artifact or found
 
 
 def _call(sides: Sequence[Artifact], function: str, on_progress: OnProgress, **arguments: Any) -> Any:
