@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,11 @@ def _compare_outputs(
             tolerance=TOLERANCES[precision],
             on_progress=on_progress,
         )
+    except VendorError as problem:  # the original's own refusals stay in the probe
+        text = f"the rewritten model refuses an input that the original takes: {problem.message[:300]}"
+        findings.append(failure("DK636", text))
+        return _result(findings)
+    else:
         if not result["samples"]:
             findings.append(warning("DK632", f"the original refuses every input that was tried: {probe.refusal}"))
             return _result(findings)
@@ -141,26 +147,17 @@ class Probe:
         return self._outputs
 
     def samples(self, count: int) -> Iterator[Sample]:
-        """At most `count` samples that the original takes."""
+        """At most `count` samples that the original takes, and some with other values of single integers."""
+        first = list(self._random(count))
         found = 0
-        for sample in self._random(count, self._ranges):
+        for index, sample in enumerate(itertools.chain(first, self._common_sizes(first[-1]))):
+            if found == count or (found >= _ENOUGH and index >= len(first)):
+                return
             if self._takes(sample):
                 found += 1
                 yield sample
                 if found == 1:
                     yield from self._other_branches(sample)
-        if found >= min(count, _ENOUGH):
-            return
-        for sizes in self._common_sizes():
-            ranges = {name: DimRange(name, size, size) for name, size in sizes.items()}
-            for sample in self._random(1, ranges):
-                if self._takes(sample):
-                    found += 1
-                    yield sample
-                    if found == 1:
-                        yield from self._other_branches(sample)
-            if found >= count:
-                return
 
     def _other_branches(self, sample: Sample) -> Iterator[Sample]:
         """The sample with other values of single integers (a rate, a mode), where the graph has If nodes."""
@@ -174,15 +171,40 @@ class Probe:
                 if self._takes(other):
                     yield other
 
-    def _random(self, count: int, ranges: Mapping[str, DimRange]) -> Iterable[Sample]:
+    def _random(self, count: int) -> Iterable[Sample]:
         return open_data(
             f"random:{self._seed}",
             self._reference.inputs,
             purpose="parity",
             samples=count,
-            dims=ranges,
+            dims=self._ranges,
             model=self._model,
         )
+
+    def _common_sizes(self, like: Sample) -> Iterator[Sample]:
+        """Samples with each undeclared dimension at common sizes, the others at 1 and 2; then all of them alike."""
+        shapes = [spec.shape or () for spec in self._reference.inputs]
+        symbols = dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str))
+        free = [name for name in symbols if name not in self._ranges]
+        fixed = {name: self._ranges[name].minimum for name in symbols if name in self._ranges}
+        for size in _COMMON_SIZES if free else ():
+            for rest in (1, 2):
+                for name in free:
+                    yield self._sized(like, {**fixed, **dict.fromkeys(free, rest), name: size})
+            if size <= _LARGEST_ALIKE:
+                yield self._sized(like, {**fixed, **dict.fromkeys(free, size)})
+
+    def _sized(self, like: Sample, sizes: Mapping[str, int]) -> Sample:
+        """A sample of these sizes: fresh floats, and the integers of `like` again, which the graph takes."""
+        rng = np.random.default_rng([self._seed, *sizes.values()])
+        feeds = {}
+        for spec in self._reference.inputs:
+            shape = tuple(sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape or ())
+            array = like.feeds[spec.name]
+            floats = array.dtype.kind not in "iubOSU"
+            values = rng.standard_normal(shape) if floats else np.resize(array, shape)
+            feeds[spec.name] = values.astype(array.dtype)
+        return dataclasses.replace(like, feeds=feeds, name=", ".join(f"{name}={size}" for name, size in sizes.items()))
 
     def _takes(self, sample: Sample) -> bool:
         try:
@@ -191,20 +213,6 @@ class Probe:
             self.refusal = problem.message[:300]
             return False
         return True
-
-    def _common_sizes(self) -> Iterator[dict[str, int]]:
-        """Each open dimension at common sizes with the others at 1 and 2, and all of them alike."""
-        symbols = dict.fromkeys(
-            dim for spec in self._reference.inputs for dim in spec.shape or () if isinstance(dim, str)
-        )
-        free = [name for name in symbols if name not in self._ranges]
-        fixed = {name: self._ranges[name].minimum for name in symbols if name in self._ranges}
-        for size in _COMMON_SIZES:
-            for rest in (1, 2):
-                for name in free:
-                    yield {**fixed, **dict.fromkeys(free, rest), name: size}
-            if size <= _LARGEST_ALIKE:
-                yield {**fixed, **dict.fromkeys(free, size)}
 
 
 def _result(findings: Iterable[Finding]) -> dict[str, Any]:

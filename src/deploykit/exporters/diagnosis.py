@@ -67,7 +67,9 @@ def reason(problem: BaseException) -> str:
     root = list(_chain(problem))[-1]
     lines = [line.strip() for line in _COLOUR.sub("", str(root)).splitlines()]
     telling = [line for line in lines if line and not line.startswith(_NOISE)]
-    return f"{type(root).__name__}: {telling[0][:300]}" if telling else type(root).__name__
+    # A heading says nothing by itself.
+    text = " ".join(telling[:2] if telling and telling[0].endswith(":") else telling[:1])
+    return f"{type(root).__name__}: {text[:400]}" if text else type(root).__name__
 
 
 def in_two_lines(problem: BaseException) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from deploykit import graph
-from deploykit.errors import DeploykitError, ModelError, UsageError, VendorError
+from deploykit.errors import DeploykitError, GateError, ModelError, UsageError, VendorError
 from deploykit.exporters import torch_call, torch_source
 from deploykit.exporters.diagnosis import in_two_lines
 from deploykit.exporters.torch_dynamo import LOWEST_OPSET, export_dynamo
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from deploykit.artifact import TensorSpec
     from deploykit.exporters.request import TorchRequest
     from deploykit.exporters.torch_call import Call
     from deploykit.exporters.torch_source import Loaded
@@ -123,7 +122,23 @@ def _run(name: str, loaded: Loaded, call: Call, opset: int, scratch: Path) -> ir
             code="DK612",
             hint=f"--opset {got}, then deploykit export out.onnx --opset {opset} -o lower.onnx",
         )
+    _refuse_constants(model, call)
     return model
+
+
+def _refuse_constants(model: ir.Model, call: Call) -> None:
+    """Raises GateError (DK623) when a dimension that was declared as symbolic is a number in the graph."""
+    made = {spec.name: spec for spec in graph.interface(model)[0]}
+    for spec in call.specs:
+        shape = made[spec.name].shape if spec.name in made else None
+        for axis, (wanted, got) in enumerate(zip(spec.shape or (), shape or (), strict=False)):
+            if isinstance(wanted, str) and isinstance(got, int):
+                raise GateError(
+                    f"dimension {wanted!r} (axis {axis} of input {spec.name!r}) became the constant {got}",
+                    code="DK623",
+                    tensor=spec.name,
+                    hint=f"the module computes with this size as a number: change that, or --dim {wanted}={got}",
+                )
 
 
 def _fallback(name: str, failures: Mapping[str, Exception]) -> Finding:
@@ -133,9 +148,10 @@ def _fallback(name: str, failures: Mapping[str, Exception]) -> Finding:
 
 def _refused(failures: Mapping[str, Exception]) -> DeploykitError:
     """The error when no exporter worked: the one that knows the cause in the user's code, otherwise all of them."""
-    for problem in failures.values():
-        if isinstance(problem, DeploykitError) and (len(failures) == 1 or problem.code == "DK613"):
-            return problem
+    for code in ("DK613", "DK623"):
+        for problem in failures.values():
+            if isinstance(problem, DeploykitError) and (len(failures) == 1 or problem.code == code):
+                return problem
     lines = [
         line
         for name, problem in failures.items()
@@ -151,7 +167,7 @@ def _refused(failures: Mapping[str, Exception]) -> DeploykitError:
 
 
 def _settle_interface(model: ir.Model, call: Call) -> list[Finding]:
-    """Gives the inputs the symbols that the user wrote; says what is missing or became fixed."""
+    """Gives the inputs the symbols that the user wrote; says which input is missing."""
     findings: list[Finding] = []
     inputs = {str(value.name): value for value in model.graph.inputs}
     renamed: dict[str, str] = {}
@@ -167,24 +183,12 @@ def _settle_interface(model: ir.Model, call: Call) -> list[Finding]:
             )
             continue
         made = next(s for s in graph.interface(model)[0] if s.name == spec.name)
-        for axis, (wanted, got) in enumerate(zip(spec.shape or (), made.shape or (), strict=False)):
+        for _axis, (wanted, got) in enumerate(zip(spec.shape or (), made.shape or (), strict=False)):
             if isinstance(wanted, str) and isinstance(got, str) and wanted != got:
                 renamed[got] = wanted
-            elif isinstance(wanted, str) and isinstance(got, int):
-                findings.append(_fixed(spec, axis, wanted, got))
     if renamed:
         rename_symbols(model, renamed)
     return findings
-
-
-def _fixed(spec: TensorSpec, axis: int, wanted: str, got: int) -> Finding:
-    return Finding(
-        "DK623",
-        "error",
-        f"dimension {wanted!r} (axis {axis} of input {spec.name!r}) became the constant {got}",
-        hint=f"the module computes with this size as a number; remove that, or fix it: --dim {wanted}={got}",
-        tensor=spec.name,
-    )
 
 
 def rename_symbols(model: ir.Model, names: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.comparison import compare, stochastic_nodes
 from deploykit.data import Sample, open_data
+from deploykit.errors import VendorError
 from deploykit.exporters import torch_call, torch_source
 from deploykit.exporters.diagnosis import reason
 from deploykit.exporters.torch_export import precision_of
@@ -63,6 +64,10 @@ def prove_job(request: TorchRequest, model: str, on_progress: OnProgress = silen
             total=points + 1,
             on_progress=on_progress,
         )
+    except VendorError as problem:
+        text = f"the exported file refuses an input that the module takes: {problem.message[:300]}"
+        hint = "a size was frozen in the file; --exporter dynamo or --exporter torchscript takes the other way"
+        return _not_compared(failure("DK625", text, hint=hint))
     finally:
         reference.close()
     engines = {"reference": "PyTorch, eager", "candidate": "onnxruntime, graph optimisation off"}
@@ -101,18 +106,3 @@ class _Source:
         """What the module gave for the sample that was yielded last."""
         del feeds
         return self._outputs
-
-
-def explain_failures(outcome: dict[str, Any], dims: dict[str, list[int | None]]) -> list[Finding]:
-    """One more line for a failed proof: which exporter assumption it points to."""
-    failed = [row["name"] for row in outcome["outputs"] if not row["passed"]]
-    if not failed:
-        return []
-    sizes = f" at some sizes of {', '.join(dims)}" if dims else ""
-    return [
-        failure(
-            "DK625",
-            f"the exported file does not compute what the module computes{sizes}: {', '.join(failed)}",
-            hint="try the other exporter: --exporter torchscript, or --exporter dynamo",
-        )
-    ]

@@ -72,7 +72,8 @@ def load(request: TorchRequest) -> Loaded:
     _last = None
     _seed(request["seed"])
     loaded = _LOADERS[request["kind"]](request)
-    loaded.module.eval()
+    if loaded.program is None:  # an exported program has its mode in its graph
+        loaded.module.eval()
     _last = (key, loaded)
     return loaded
 
