@@ -1,7 +1,4 @@
-"""Multiply-accumulates of ONNX Runtime's kernels, its fused and quantized ones included, from the shapes of a call.
-
-Counted is what the kernel computes: a convolution in the blocked layout of NCHWc includes its padded channels.
-"""
+"""Multiply-accumulates of ONNX Runtime's kernels, its fused and quantized ones included, from the shapes of a call."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from deploykit.converters.onnxruntime.kernel_macs import macs_of
 from deploykit.runtime import Kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     import onnx_ir
@@ -50,7 +50,8 @@ def kernels_of(profile: Path, optimised: Path, model: Path) -> list[Kernel]:
     import onnx_ir
 
     executed = list(_nodes(onnx_ir.load(optimised).graph))
-    origins = _origins(executed, list(_nodes(onnx_ir.load(model).graph)))
+    original = list(_nodes(onnx_ir.load(model).graph))
+    origins = _origins(executed, original)
     by_name: dict[tuple[str, str], list[int]] = defaultdict(list)
     for place, executed_node in enumerate(executed):
         by_name[executed_node.name or "", executed_node.op_type].append(place)
@@ -64,8 +65,9 @@ def kernels_of(profile: Path, optimised: Path, model: Path) -> list[Kernel]:
             name=name,
             op=op,
             precision=_precision(op, event["args"]),
-            nodes=() if index is None else tuple(origins[index]),
-            macs=_macs(node, event["args"]) + (before.macs if before else 0),
+            nodes=() if index is None else tuple(_name(original[i], i) for i in origins[index]),
+            macs=_macs(node, event["args"], [original[i] for i in origins[index]] if index is not None else [])
+            + (before.macs if before else 0),
             # A control flow node's time is that of its body, whose kernels are listed themselves.
             microseconds=None if op in _CONTROL_FLOW else event["dur"] + (before.microseconds or 0 if before else 0),
         )
@@ -103,11 +105,32 @@ def _precision(op: str, arguments: dict[str, Any]) -> str:
     return _PRECISIONS.get(kinds[0], kinds[0]) if kinds else "unknown"
 
 
-def _macs(node: onnx_ir.Node | None, arguments: dict[str, Any]) -> int:
-    if node is None:
-        return 0
+def _name(node: onnx_ir.Node, position: int) -> str:
+    return node.name or f"{node.op_type}_{position}"
+
+
+def _macs(node: onnx_ir.Node | None, arguments: dict[str, Any], origins: Sequence[onnx_ir.Node]) -> int:
     outputs = [tuple(shape) for tensor in arguments.get("output_type_shape", ()) for shape in tensor.values()]
-    return macs_of(node, _input_shapes(node, arguments), outputs[0]) if outputs else 0
+    if node is None or not outputs:
+        return 0
+    inputs, output = _input_shapes(node, arguments), outputs[0]
+    weights = _weights_before_blocking(node, origins)
+    if weights is not None:
+        inputs[1], output = weights, (output[0], weights[0], *output[2:])
+    return macs_of(node, inputs, output)
+
+
+def _weights_before_blocking(node: onnx_ir.Node, origins: Sequence[onnx_ir.Node]) -> Shape | None:
+    """The weights' shape in the artifact, where the executed convolution has channels padded to the CPU's block."""
+    from onnx_ir.convenience import get_const_tensor
+
+    if node.domain != "com.microsoft.nchwc" or node.op_type != "Conv":
+        return None
+    for origin in origins:
+        if origin.op_type == "Conv" and (value := origin.inputs[1]) is not None:
+            tensor = get_const_tensor(value)
+            return None if tensor is None else tuple(int(str(size)) for size in tensor.shape)
+    return None
 
 
 def _input_shapes(node: onnx_ir.Node, arguments: dict[str, Any]) -> list[Shape | None]:
@@ -130,8 +153,8 @@ def _input_shapes(node: onnx_ir.Node, arguments: dict[str, Any]) -> list[Shape |
     return shapes
 
 
-def _origins(executed: list[onnx_ir.Node], original: list[onnx_ir.Node]) -> list[list[str]]:
-    """For each executed node the names of the nodes of the artifact that went into it.
+def _origins(executed: list[onnx_ir.Node], original: list[onnx_ir.Node]) -> list[list[int]]:
+    """For each executed node the positions of the nodes of the artifact that went into it.
 
     ONNX Runtime keeps tensor names at the border of what it fuses and derives names from the nodes or tensors it
     replaces. So each executed node is anchored by its outputs and its name, and takes what lies before the anchor and
@@ -160,9 +183,9 @@ def _origins(executed: list[onnx_ir.Node], original: list[onnx_ir.Node]) -> list
             taken = [owner[source] for source in sources if source in owner]
             if taken:
                 owner[i] = taken[0]
-    groups: list[list[str]] = [[] for _ in executed]
+    groups: list[list[int]] = [[] for _ in executed]
     for i, index in sorted(owner.items()):
-        groups[index].append(original[i].name or f"{original[i].op_type}_{i}")
+        groups[index].append(i)
     return groups
 
 

@@ -193,7 +193,7 @@ def _spec(argument: Any) -> TensorSpec:
 def _as_value(array: np.ndarray[Any, Any]) -> ort.OrtValue:
     # numpy has no bfloat16, so ONNX Runtime is told that these 16-bit integers are one.
     if array.dtype == ml_dtypes.bfloat16:
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array).view(np.uint16), _BFLOAT16)
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.asarray(array, order="C").view(np.uint16), _BFLOAT16)
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 

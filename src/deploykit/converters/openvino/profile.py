@@ -123,6 +123,26 @@ def _attention(inputs: list[Shape], output: Shape) -> int:
     return math.prod(query) * key[-2] + math.prod(output) * key[-2]
 
 
+def _subgraph(inputs: list[Shape], output: Shape) -> int:
+    """The attention that the plugin compiles into one kernel: [.., L, E] x [.., E, S], softmax, x [.., S, V].
+
+    Other subgraphs are element-wise, and their inputs broadcast to the output.
+    """
+    if len(output) < 2 or all(_broadcasts(shape, output) for shape in inputs):
+        return 0
+    query, others = inputs[0], [shape for shape in inputs[1:] if len(shape) >= 2]
+    for key in others:
+        for value in others:
+            chained = len(query) >= 2 and query[-1] == key[-2] and key[-1] == value[-2]
+            if chained and output[-2:] == (query[-2], value[-1]):
+                return math.prod(query) * key[-1] + math.prod(output) * key[-1]
+    return 0
+
+
+def _broadcasts(shape: Shape, output: Shape) -> bool:
+    return len(shape) <= len(output) and all(a in (1, b) for a, b in zip(shape[::-1], output[::-1], strict=False))
+
+
 _MACS: dict[str, Callable[[list[Any], Any], int]] = {
     "Convolution": _convolution,
     "Deconvolution": _deconvolution,
@@ -131,4 +151,5 @@ _MACS: dict[str, Callable[[list[Any], Any], int]] = {
     "RNNCell": _recurrent,
     "RNNSeq": _recurrent,
     "ScaledDotProductAttention": _attention,
+    "Subgraph": _subgraph,
 }

@@ -98,7 +98,7 @@ def _as_tensor(array: np.ndarray[Any, Any], port: ov.Output) -> ov.Tensor:
         return tensor
     if kind == ov.Type.string:
         return ov.Tensor(array)
-    return ov.Tensor(np.ascontiguousarray(array), shared_memory=False)
+    return ov.Tensor(np.asarray(array, order="C"), shared_memory=False)
 
 
 def _as_array(tensor: ov.Tensor) -> np.ndarray[Any, Any]:
