@@ -117,7 +117,9 @@ class Artifact:
 
 def artifact_from_dict(facts: dict[str, Any], path: Path | None = None) -> Artifact:
     """The artifact that `as_dict` or `manifest` described, at `path` when it has moved."""
-    files = facts.get("files") or ()
+    # JSON objects are written in sorted order; the main file goes first again.
+    main = Path(facts["path"]).name
+    files = sorted(facts.get("files") or (), key=lambda name: (name != main, name))
     return Artifact(
         path=path or Path(facts["path"]),
         format=facts["format"],

@@ -63,8 +63,10 @@ class DeploykitError(Exception):
 
     def as_dict(self) -> dict[str, Any]:
         """The error as JSON-ready facts, with the class name that `error_from_dict` restores."""
+        # A subclass from elsewhere crosses as the nearest class that the other side knows.
+        known = next(cls.__name__ for cls in type(self).__mro__ if cls.__name__ in _CLASSES)
         return {
-            "type": type(self).__name__,
+            "type": known,
             "message": self.message,
             "code": self.code,
             "file": self.file,

@@ -16,7 +16,10 @@ from deploykit.errors import InvalidFileError, ModelError, OutputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_CHUNK = 1 << 20
+# File systems hold 255 bytes (not characters) in a name, and manifest and data file add their suffixes to it.
+_NAME_LIMIT = 255
+_MANIFEST = ".deploykit.json"
+_ROOM = len(_MANIFEST)
 # Windows has no EDQUOT; EFBIG is what RLIMIT_FSIZE gives.
 _NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -48,10 +51,13 @@ def size_of(path: Path) -> int:
 
 def existing_file(path: Path, what: str = "file") -> Path:
     """The path, when it is a readable, non-empty file; InvalidFileError otherwise."""
-    if not path.exists():
+    if not _exists(path):
         raise InvalidFileError(f"no such {what}: {path}", file=path, hint="check the path; quote it if it has spaces")
     if path.is_dir():
         raise InvalidFileError(f"{path} is a folder, and a {what} is needed", code="DK102", file=path)
+    if not path.is_file():
+        # Opening a pipe waits for ever, and a device may have no end.
+        raise InvalidFileError(f"{path} is a pipe or device, and a {what} is needed", code="DK103", file=path)
     try:
         with path.open("rb") as stream:
             first = stream.read(1)
@@ -65,6 +71,15 @@ def existing_file(path: Path, what: str = "file") -> Path:
             hint="the download or export was cut off: make it again",
         )
     return path
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as problem:
+        if problem.errno in (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM):
+            raise InvalidFileError(f"cannot read {path}: {problem.strerror}", code="DK103", file=path) from problem
+        raise
 
 
 def inside(folder: Path, location: str, what: str) -> Path:
@@ -83,7 +98,10 @@ def inside(folder: Path, location: str, what: str) -> Path:
             hint="if you trust the file, load it with onnx and save it again with its data beside it",
         )
     path = folder / location
-    resolved, root = path.resolve(), folder.resolve()
+    try:
+        resolved, root = path.resolve(), folder.resolve()
+    except (OSError, RuntimeError) as problem:  # Python before 3.13 reports a circle of links as RuntimeError
+        raise ModelError(f"{what} cannot be followed: {location!r} ({problem})", code="DK113") from problem
     if not resolved.is_relative_to(root) and not resolved.is_relative_to(_cache_root(folder)):
         raise ModelError(f"{what} is a link that leads out of its folder: {location!r} -> {resolved}", code="DK113")
     return path
@@ -118,10 +136,22 @@ def check_output(path: Path, *, force: bool, suffix: str | None = None) -> Path:
             file=path,
             hint=f"mkdir -p '{path.parent}'",
         )
-    if path.exists() and not force:
-        raise OutputError(f"the output exists: {path}", code="DK120", file=path, hint="add --force to replace it")
+    longest = len(os.fsencode(path.name)) + _ROOM
+    if longest > _NAME_LIMIT:
+        raise OutputError(
+            f"the output name is too long: {longest - _ROOM} bytes, {_NAME_LIMIT - _ROOM} are possible: {path.name!r}",
+            code="DK126",
+            file=path,
+            hint="choose a shorter name: the manifest beside it has the same name with a suffix",
+        )
+    if os.path.lexists(path) and not force:
+        raise _exists_already(path)
     _check_writable(path.parent)
     return path
+
+
+def _exists_already(path: Path) -> OutputError:
+    return OutputError(f"the output exists: {path}", code="DK120", file=path, hint="add --force to replace it")
 
 
 def _check_writable(folder: Path) -> None:
@@ -130,6 +160,8 @@ def _check_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as problem:
+        if is_no_space(problem):
+            raise disk_full(folder) from problem
         raise OutputError(
             f"cannot write in the output folder {folder}: {problem.strerror}", code="DK122", file=folder
         ) from problem
@@ -147,32 +179,41 @@ def staged(final: Path, *, force: bool) -> Iterator[Path]:
     try:
         with no_space_named(final):
             yield folder / final.name
-            publish(folder, final)
+            publish(folder, final, force=force)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def publish(folder: Path, final: Path) -> None:
-    """Moves the entries of `folder` beside `final`, the main one last; all or nothing."""
+def publish(folder: Path, final: Path, *, force: bool = True) -> None:
+    """Moves the entries of `folder` beside `final`, the main one last; all or nothing.
+
+    Without `force`, files that appeared meanwhile and strangers under the names of its companions (`m.bin` beside
+    `m.xml`) are not replaced: OutputError (DK120).
+    """
     names = sorted((entry.name for entry in folder.iterdir()), key=lambda name: (name == final.name, name))
     if final.name not in names:
         raise OutputError(f"nothing was written for {final}", code="DK124", file=final)
-    backup = folder / ".replaced"
+    if not force:
+        for name in names:
+            # A manifest without its artifact claims nothing: it may go.
+            if os.path.lexists(final.parent / name) and name != f"{final.name}{_MANIFEST}":
+                raise _exists_already(final.parent / name)
+    backup, undone = folder / ".replaced", folder / ".undone"
     backup.mkdir()
-    moved: list[str] = []
+    undone.mkdir()
     try:
         for name in names:
             destination = final.parent / name
-            if destination.exists():
+            if os.path.lexists(destination):
                 destination.rename(backup / name)
-            moved.append(name)
             (folder / name).rename(destination)
     except BaseException:
-        for name in moved:
+        # An interrupt can fall between any two lines, so what happened is read from the disk.
+        for name in names:
             destination = final.parent / name
-            if destination.exists():
-                destination.rename(folder / f".undone-{name}")
-            if (backup / name).exists():
+            if not os.path.lexists(folder / name):
+                destination.rename(undone / name)
+            if os.path.lexists(backup / name):
                 (backup / name).rename(destination)
         raise
 

@@ -136,7 +136,11 @@ def _make(
             tool_versions=product.tool_versions,
         )
         report.artifacts.append(made)
-        evidence = stage.ensures(inputs, made, on_progress)
+        try:
+            evidence = stage.ensures(inputs, made, on_progress)
+        except GateError as problem:
+            report.error = problem
+            raise _GateFailedError from problem
         report.add(*evidence.findings)
         report.metrics.update(evidence.metrics)
         if report.failed:
