@@ -22,7 +22,7 @@ _CELLS = {
     "passed": "good",
     "yes": "good",
     "installed": "good",
-    "really run": "good",
+    "real": "good",
     "FAILED": "bad",
     "ERROR": "bad",
     "SKIPPED": "warn",
@@ -47,7 +47,7 @@ def render(report: Report) -> str:
         plot=scatter(report.metrics.get("rows", [])),
         summary=_summary(report),
     )
-    return page
+    return page + "\n"
 
 
 @functools.cache

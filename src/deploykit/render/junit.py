@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 from deploykit.render.grouping import where
-from deploykit.report import finding_of
+from deploykit.report import failure, finding_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,15 +40,18 @@ def render(report: Report) -> str:
 
 
 def _cases(report: Report, findings: Iterable[Finding]) -> dict[str, list[Finding]]:
-    names = [str(row["name"]) for row in report.metrics.get("targets", []) if isinstance(row, dict)]
-    names += [str(row["name"]) for row in report.metrics.get("outputs", [])]
+    """What was judged, by name, with the findings about it: outputs, artifacts, targets, or the command itself."""
+    cases: dict[str, list[Finding]] = {}
+    for row in [*report.metrics.get("targets", []), *report.metrics.get("outputs", [])]:
+        cases[str(row["name"])] = []
     for row in report.metrics.get("rows", []):
-        names.append(f"{row['target']} {row['precision']}" if "target" in row else str(row.get("artifact")))
-    cases: dict[str, list[Finding]] = {name: [] for name in names}
+        name = f"{row['target']} {row['precision']}" if "target" in row else str(row.get("artifact"))
+        cases[name] = []
+        if row.get("status", "passed") != "passed":
+            cases[name].append(failure("DK400", f"{name}: {row['status']}", hint=row.get("reason") or ""))
     for finding in findings:
-        place = [name for name in cases if name == finding.tensor or name.partition(" ")[0] == finding.target]
-        for name in place or [report.command]:
-            cases.setdefault(name, []).append(finding)
+        name = finding.tensor if finding.tensor in cases else finding.target or report.command
+        cases.setdefault(str(name), []).append(finding)
     return cases or {report.command: []}
 
 

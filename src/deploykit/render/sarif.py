@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from deploykit.explanations import load
 from deploykit.render.grouping import where
@@ -47,7 +48,7 @@ def _result(finding: Finding, index: int, file: Any) -> dict[str, Any]:
     place = where(finding)
     location: dict[str, Any] = {}
     if file is not None:
-        location["physicalLocation"] = {"artifactLocation": {"uri": str(file).replace("\\", "/")}}
+        location["physicalLocation"] = {"artifactLocation": {"uri": quote(str(file).replace("\\", "/"))}}
     if place:
         location["logicalLocations"] = [{"fullyQualifiedName": place}]
     result: dict[str, Any] = {

@@ -22,8 +22,9 @@ _WITHOUT_ARTIFACTS = {"run", "bench", "validate", "check", "inspect"}
 class Section:
     """One table and the lines below it.
 
-    numeric: names of the columns that hold numbers. Without columns there is only the text in `lines`; a table whose
-    columns are all "" has no head.
+    numeric: names of the columns that hold numbers. flexible: those with text that may be folded. droppable: those to
+    leave out, in this order, where there is no room (a narrow terminal).
+    Without columns there is only the text in `lines`; a table whose columns are all "" has no head.
     """
 
     title: str
@@ -31,6 +32,8 @@ class Section:
     rows: list[list[str]] = dataclasses.field(default_factory=list)
     numeric: frozenset[str] = frozenset()
     lines: list[str] = dataclasses.field(default_factory=list)
+    flexible: frozenset[str] = frozenset()
+    droppable: tuple[str, ...] = ()
 
 
 def sections(report: Report) -> list[Section]:
@@ -41,8 +44,18 @@ def sections(report: Report) -> list[Section]:
     return found
 
 
-def _table(title: str, columns: Iterable[str], rows: Iterable[Sequence[Any]], numeric: Iterable[str] = ()) -> Section:
-    return Section(title, tuple(columns), [[str(cell) for cell in row] for row in rows], frozenset(numeric))
+def _table(
+    title: str,
+    columns: Iterable[str],
+    rows: Iterable[Sequence[Any]],
+    numeric: Iterable[str] = (),
+    flexible: Iterable[str] = (),
+    droppable: Iterable[str] = (),
+) -> Section:
+    cells = [[str(cell) for cell in row] for row in rows]
+    return Section(
+        title, tuple(columns), cells, frozenset(numeric), flexible=frozenset(flexible), droppable=tuple(droppable)
+    )
 
 
 def _or_none(value: Any) -> str:
@@ -63,7 +76,7 @@ def _artifacts(artifacts: Sequence[Artifact]) -> Section:
         for made in artifacts
     ]
     columns = ("artifact", "format", "precision", "opset", "MB", "inputs", "outputs")
-    return _table("Artifacts", columns, rows, ("opset", "MB"))
+    return _table("Artifacts", columns, rows, ("opset", "MB"), ("artifact", "inputs", "outputs"), ("outputs", "inputs"))
 
 
 def _interface(specs: Sequence[Any]) -> str:
@@ -75,7 +88,13 @@ _PARITY = ("max abs", "max rel", "SQNR dB", "cosine")
 
 
 def _validate(report: Report) -> list[Section]:
-    metrics = report.metrics
+    section = _parity("Outputs", report.metrics)
+    section.lines += _accuracy_line(report.metrics.get("accuracy"))
+    return [section]
+
+
+def _parity(title: str, compared: dict[str, Any]) -> Section:
+    """Outputs of a comparison, and how it was made."""
     rows = [
         (
             row["name"],
@@ -85,15 +104,14 @@ def _validate(report: Report) -> list[Section]:
             fixed(row["cosine"], 6),
             "passed" if row["passed"] else "FAILED",
         )
-        for row in metrics.get("outputs", [])
+        for row in compared.get("outputs") or []
     ]
-    section = _table("Outputs", ("output", *_PARITY, "verdict"), rows, _PARITY)
-    about = [f"{metrics.get('samples', 0)} samples"]
-    if metrics.get("execution"):
-        about.append(f"execution: {metrics['execution']}")
-    about += [f"{side}: {engine}" for side, engine in (metrics.get("engines") or {}).items()]
-    section.lines = [", ".join(about), *_accuracy_line(metrics.get("accuracy"))]
-    return [section]
+    section = _table(title, ("output", *_PARITY, "verdict"), rows, _PARITY, ("output",))
+    about = [f"{compared['samples']} samples"] if compared.get("samples") is not None else []
+    about += [f"execution: {compared['execution']}"] if compared.get("execution") else []
+    about += [f"{side}: {engine}" for side, engine in (compared.get("engines") or {}).items()]
+    section.lines = [", ".join(about)] if about else []
+    return section
 
 
 def _accuracy_line(accuracy: Any) -> list[str]:
@@ -119,7 +137,8 @@ def _bench(report: Report) -> list[Section]:
         )
         for row in report.metrics.get("rows", [])
     ]
-    section = _table("Benchmark", ("artifact", "runtime", *_BENCH), rows, _BENCH)
+    columns = ("artifact", "runtime", *_BENCH)
+    section = _table("Benchmark", columns, rows, _BENCH, ("artifact", "runtime"), ("load s", "runtime", "p95 ms"))
     section.lines = [f"verdict: {report.metrics['verdict']}"] if report.metrics.get("verdict") else []
     return [section]
 
@@ -135,20 +154,21 @@ def _check(report: Report) -> list[Section]:
     return [_check_table(report.metrics.get("targets", []))]
 
 
-def _check_table(targets: Iterable[dict[str, Any]]) -> Section:
+def _check_table(targets: Sequence[dict[str, Any]]) -> Section:
     rows = [
         (
             row["name"] + (f"@{row['version']}" if row.get("version") else ""),
+            _or_none(row.get("verdict")),
             *(number(row.get(key)) for key in _COUNTS),
             percent(row.get("macs_share")),
             number(row.get("partitions")),
-            _or_none(row.get("verdict")),
-            _or_none(row.get("source")),
         )
         for row in targets
     ]
     numeric = (*_COUNTS, "MACs", "partitions")
-    return _table("Check", ("target", *numeric, "verdict", "source"), rows, numeric)
+    made = _table("Check", ("target", "verdict", *numeric), rows, numeric, ("verdict",), ("partitions", "unknown"))
+    made.lines = [f"{row['name']}: judged by {row['source']}" for row in targets if row.get("source")]
+    return made
 
 
 def _targets(report: Report) -> list[Section]:
@@ -156,7 +176,8 @@ def _targets(report: Report) -> list[Section]:
         (row["name"], *("yes" if row[can] else "no" for can in ("check", "convert", "run")), row["missing"])
         for row in report.metrics["targets"]
     ]
-    return [_table("Targets", ("target", "check", "convert", "run", "what is missing"), rows)]
+    columns = ("target", "check", "convert", "run", "what is missing")
+    return [_table("Targets", columns, rows, flexible=("what is missing",))]
 
 
 def _doctor(report: Report) -> list[Section]:
@@ -172,9 +193,9 @@ def _doctor(report: Report) -> list[Section]:
         state = "installed" if row["installed"] else "missing" if row["install"] else "not for this system"
         extras.append((row["name"], state, packages, "" if row["installed"] else row["install"] or ""))
     return [
-        _table("This machine", ("", ""), machine),
+        _table("This machine", ("", ""), machine, flexible=("",)),
         _table("Every install", ("", ""), core),
-        _table("Extras", ("extra", "state", "packages", "install with"), extras),
+        _table("Extras", ("extra", "state", "packages", "install with"), extras, flexible=("packages",)),
     ]
 
 
@@ -184,17 +205,19 @@ def _explain(report: Report) -> list[Section]:
         entry = codes[0]
         lines = [f"{entry['code']}: {entry['title']}", "", entry["why"], "", f"What to do: {entry['fix']}"]
         return [Section("", lines=lines)]
-    return [_table("Codes", ("code", "title"), [(entry["code"], entry["title"]) for entry in codes])]
+    rows = [(entry["code"], entry["title"]) for entry in codes]
+    return [_table("Codes", ("code", "title"), rows, flexible=("title",))]
 
 
 _RUN = ("accuracy", "drop", "int8 MACs", "SQNR dB", "MB", "p50 ms", "p99 ms", "per s")
+_RUN_DROPPABLE = ("p99 ms", "drop", "per s", "MB", "int8 MACs")
 
 
 def _run(report: Report) -> list[Section]:
     metrics = report.metrics
     steps = [(step["step"], step["status"], step.get("reason", "")) for step in metrics.get("steps", [])]
     if "rows" not in metrics:
-        return [_table("Steps", ("step", "status", "reason"), steps)]
+        return [_table("Steps", ("step", "status", "reason"), steps, flexible=("reason",))]
     rows = [
         (
             row["target"],
@@ -212,7 +235,8 @@ def _run(report: Report) -> list[Section]:
         )
         for row in metrics["rows"]
     ]
-    made = _table("Artifacts", ("target", "precision", "status", "executed", *_RUN), rows, _RUN)
+    columns = ("target", "precision", "status", "executed", *_RUN)
+    made = _table("Artifacts", columns, rows, _RUN, droppable=_RUN_DROPPABLE)
     source = metrics.get("source") or {}
     if source.get("accuracy") is not None:
         made.lines.append(f"source: {source.get('metric')} {fixed(source['accuracy'], 2)}")
@@ -227,7 +251,7 @@ def _status(status: str | None) -> str:
 
 def executed(execution: str | None) -> str:
     """How an artifact's numbers were got: on the real engine, simulated, or not at all."""
-    return {"real": "really run", "simulated": "simulated"}.get(execution or "", "only built")
+    return {"real": "real", "simulated": "simulated"}.get(execution or "", "only built")
 
 
 def worst_sqnr(parity: Any) -> str:
@@ -240,8 +264,53 @@ def worst_sqnr(parity: Any) -> str:
     return fixed(min(measured), 1) if measured else "exact"
 
 
+def _shape(shape: Sequence[int | str] | None) -> str:
+    return NONE if shape is None else f"[{', '.join(map(str, shape))}]"
+
+
+def _inspect(report: Report) -> list[Section]:
+    metrics = dict(report.metrics)
+    specs = [(side[:-1], spec) for side in ("inputs", "outputs") for spec in metrics.pop(side, [])]
+    interface = [
+        (
+            side,
+            spec["name"],
+            spec["dtype"],
+            NONE if spec["shape"] is None else f"[{', '.join(map(str, spec['shape']))}]",
+        )
+        for side, spec in specs
+    ]
+    counted = {
+        title: metrics.pop(key, None) for key, title in (("operators", "operators"), ("macs_by_op", "MACs by operator"))
+    }
+    facts = flattened(metrics)
+    facts += [
+        (title, ", ".join(f"{name} {number(count)}" for name, count in counts.items()) or NONE)
+        for title, counts in counted.items()
+        if isinstance(counts, dict)
+    ]
+    return [
+        _table("Interface", ("", "name", "dtype", "shape"), interface, flexible=("name", "shape")),
+        _table("Content", ("", ""), facts, flexible=("",)),
+    ]
+
+
 def _generic(report: Report) -> list[Section]:
-    return [_table("Measured", ("", ""), flattened(report.metrics))]
+    """Every metric by name, and a table for each comparison among them."""
+    metrics = dict(report.metrics)
+    gates = metrics.get("parity")
+    tables = []
+    if isinstance(gates, dict) and any(isinstance(gate, dict) and "outputs" in gate for gate in gates.values()):
+        tables = [_parity(f"Against its {name}", gate) for name, gate in metrics.pop("parity").items() if gate]
+    elif _is_comparison(metrics.get("outputs")):
+        about = metrics.pop("parity", None) or {}
+        tables = [_parity("Against its source", {**about, "outputs": metrics.pop("outputs")})]
+    facts = flattened(metrics)
+    return [*([_table("Measured", ("", ""), facts, flexible=("",))] if facts else []), *tables]
+
+
+def _is_comparison(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and "max_abs" in value[0]
 
 
 def flattened(metrics: dict[str, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, str]]:
@@ -268,4 +337,5 @@ _LAYOUTS: dict[str, Callable[[Report], list[Section]]] = {
     "doctor": _doctor,
     "explain": _explain,
     "run": _run,
+    "inspect": _inspect,
 }

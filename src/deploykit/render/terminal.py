@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from typing import TYPE_CHECKING, TextIO
 
 from rich import box
@@ -15,12 +16,16 @@ from deploykit.render.grouping import grouped, where
 from deploykit.render.sections import sections
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import RenderableType
 
     from deploykit.render.sections import Section
-    from deploykit.report import Report
+    from deploykit.report import Finding, Report
 
-WIDTH = 100
+WIDTH = 110
+_GAP = 2
+_FOLDED = 24  # what a column of text needs at least
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _CELLS = {
     "passed": "green",
@@ -31,6 +36,8 @@ _CELLS = {
     "ERROR": "bold red",
     "SKIPPED": "bold yellow",
 }
+# Numbers on random data must not be read before it is said that the data are random.
+_BEFORE_NUMBERS = {"DK320"}
 # Their table says it all.
 _WITHOUT_END = {"targets", "doctor", "explain", "inspect"}
 _ENDS = {"passed": "bold green", "failed": "bold red", "error": "bold red"}
@@ -39,62 +46,89 @@ _ENDS = {"passed": "bold green", "failed": "bold red", "error": "bold red"}
 def render(report: Report) -> str:
     """The report as plain text of a fixed width."""
     stream = io.StringIO()
-    Console(file=stream, width=WIDTH, color_system=None, force_terminal=False).print(compose(report))
+    Console(file=stream, width=WIDTH, color_system=None, force_terminal=False).print(compose(report, WIDTH))
     return _without_trailing_spaces(stream.getvalue())
 
 
 def show(report: Report, stream: TextIO) -> None:
     """Prints the report at the stream's width, in colour where it has one."""
-    if has_colour(stream):
-        Console(file=stream).print(compose(report))
-        return
-    buffer = io.StringIO()
-    width = None if stream.isatty() else WIDTH
-    console = Console(file=buffer, width=width, color_system=None, force_terminal=False)
-    console.print(compose(report))
-    stream.write(_without_trailing_spaces(buffer.getvalue()))
+    colour = has_colour(stream)
+    buffer = stream if colour else io.StringIO()
+    width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH
+    console = Console(file=buffer, width=width, color_system="auto" if colour else None, force_terminal=colour)
+    console.print(compose(report, console.width))
+    if isinstance(buffer, io.StringIO):
+        stream.write(_without_trailing_spaces(buffer.getvalue()))
 
 
 def _without_trailing_spaces(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.rstrip().splitlines()) + "\n"
 
 
-def compose(report: Report) -> RenderableType:
-    """The parts of a report: the command's tables, findings, and the last line that says how it ended."""
+def compose(report: Report, width: int = WIDTH) -> RenderableType:
+    """The parts of a report for so many columns: tables, findings, and the last line that says how it ended."""
     shown = sections(report)
-    parts: list[RenderableType] = []
+    first = [finding for finding in report.findings if finding.code in _BEFORE_NUMBERS]
+    rest = [finding for finding in report.findings if finding.code not in _BEFORE_NUMBERS]
+    parts = [*_findings(first), *([Text("")] if first and shown else [])]
     for section in shown:
-        parts += _section(section, titled=len(shown) > 1)
-    parts += _findings(report)
+        parts += _section(section, width, titled=len(shown) > 1)
+    parts += _findings(rest)
     if report.command not in _WITHOUT_END:
         parts.append(_end(report))
     return Group(*parts)
 
 
-def _section(section: Section, *, titled: bool) -> list[RenderableType]:
+def _section(section: Section, width: int, *, titled: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(section.title, "bold")] if titled and section.title else []
     if section.columns:
-        parts.append(_table(section))
+        parts.append(_table(section, width))
     parts += [Text(printable(line)) for line in section.lines]
     return [*parts, Text("")]
 
 
-def _table(section: Section) -> Table:
-    head = any(section.columns)
+def _table(section: Section, width: int) -> Table:
+    shown = _columns_that_fit(section, width)
     table = Table(
-        box=box.SIMPLE_HEAD, show_header=head, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold"
+        box=box.SIMPLE_HEAD,
+        show_header=any(section.columns),
+        show_edge=False,
+        padding=(0, _GAP - 1, 0, 0),
+        header_style="bold",
     )
-    for column in section.columns:
+    for index in shown:
+        column = section.columns[index]
         numeric = column in section.numeric
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
+        table.add_column(
+            column,
+            justify="right" if numeric else "left",
+            no_wrap=column not in section.flexible,
+            overflow="fold",
+        )
     for row in section.rows:
-        table.add_row(*(Text(printable(cell), _CELLS.get(cell, "")) for cell in row))
+        table.add_row(*(Text(printable(row[index]), _CELLS.get(row[index], "")) for index in shown))
     return table
 
 
-def _findings(report: Report) -> list[RenderableType]:
+def _columns_that_fit(section: Section, width: int) -> list[int]:
+    """Indices of the columns to show: droppable ones go, in their order, until the rest has room."""
+
+    def need(index: int) -> int:
+        column = section.columns[index]
+        longest = max([len(column), *(len(row[index]) for row in section.rows)])
+        return min(longest, _FOLDED) if column in section.flexible else longest
+
+    shown = list(range(len(section.columns)))
+    for name in section.droppable:
+        if sum(need(index) + _GAP for index in shown) - _GAP <= width:
+            break
+        shown.remove(section.columns.index(name))
+    return shown
+
+
+def _findings(findings: Iterable[Finding]) -> list[RenderableType]:
     parts: list[RenderableType] = []
-    for group in grouped(report.findings):
+    for group in grouped(findings):
         head = group.findings[0]
         text = Text(overflow="fold")
         text.append(f"{head.severity}[{head.code}]", _STYLES[head.severity])

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import deploykit
+from deploykit import lazy
+from deploykit.target import target_names
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def rows() -> dict[str, dict]:
+    return {row["name"]: row for row in deploykit.targets().metrics["targets"]}
+
+
+def test_every_target_has_a_row_with_three_answers() -> None:
+    found = rows()
+    assert list(found) == target_names()
+    for row in found.values():
+        assert all(isinstance(row[can], bool) for can in ("check", "convert", "run"))
+        assert row["missing"] == "" or not (row["check"] and row["convert"] and row["run"])
+
+
+def test_onnxruntime_is_in_every_install() -> None:
+    row = rows()["onnxruntime"]
+    assert (row["check"], row["convert"], row["run"], row["missing"]) == (True, True, True, "")
+
+
+def test_an_uninstalled_backend_can_nothing_and_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy, "installed", lambda module: module != "openvino")
+    row = rows()["openvino"]
+    assert (row["check"], row["convert"], row["run"]) == (False, False, False)
+    assert row["missing"] == "pip install 'deploykit[openvino]'"
+
+
+def test_what_does_not_run_here_says_why() -> None:
+    for row in rows().values():
+        assert row["run"] or row["missing"], row["name"]
