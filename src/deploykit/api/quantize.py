@@ -60,11 +60,13 @@ def quantize(
     _check(precision, place, method, calib, max_drop, eval, metric, samples)
     io.existing_file(source, "model file")
     io.check_output(final, force=force, suffix=".onnx")
+    if ranges is not None:
+        io.check_output(Path(ranges), force=True)
     graph.check_file(source)
     rules = contract.as_dict() if hasattr(contract, "as_dict") else contract
     bounds = _bounds(dims)
 
-    def request(data: str, purpose: str, count: int | None) -> dict[str, Any]:
+    def request(data: str | None, purpose: str, count: int | None) -> dict[str, Any]:
         return {
             "source": data,
             "samples": count,
@@ -78,7 +80,7 @@ def quantize(
     stage = QuantizeStage(
         precision,
         place.scheme if precision == "int8" else None,
-        None if calib is None else request(calib, "calibration", samples),
+        request(None, "parity", None) if calib is None else request(calib, "calibration", samples),
         data_sha256=_digest(calib),
         target=place.name,
         method=method,

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # The second half of the data still made the range this much wider: the first half was not enough.
 MOVING = 0.10
 FEW_SAMPLES = 8
+# Names of inner nodes that a finding about a control-flow node lists.
+NAMED = 4
 # Below this share of saturating pairs the sums that are met are almost never both extreme.
 SATURATING = 0.01
 
@@ -65,11 +67,7 @@ def about_ranges(ranges: Ranges, used: Collection[str]) -> list[Finding]:
 
 def about_plan(nodes: Sequence[ir.Node], left: Sequence[FloatNode]) -> list[Finding]:
     """Each node that stays float with its reason, and a warning when nothing becomes integer."""
-    found = [
-        note("DK355", f"{item.op} {item.name!r} stays float: {item.reason}", node=item.name, op=item.op)
-        for item in left
-    ]
-    found += _owners(left)
+    found = about_float(left)
     if not nodes:
         found.append(
             warning(
@@ -81,21 +79,24 @@ def about_plan(nodes: Sequence[ir.Node], left: Sequence[FloatNode]) -> list[Find
     return found
 
 
-def _owners(left: Sequence[FloatNode]) -> list[Finding]:
-    """One finding for each control-flow node whose body stays float, so that it can be found by its own name."""
-    owners: dict[tuple[str, str], int] = {}
+def about_float(left: Sequence[FloatNode]) -> list[Finding]:
+    """Each node that stays float with its reason; those inside a control-flow body under the name of that node."""
+    found = [
+        note("DK355", f"{item.op} {item.name!r} stays float: {item.reason}", node=item.name, op=item.op)
+        for item in left
+        if item.owner is None
+    ]
+    owners: dict[tuple[str, str], list[str]] = {}
     for item in left:
         if item.owner is not None:
-            owners[item.owner] = owners.get(item.owner, 0) + 1
-    return [
-        note(
-            "DK357",
-            f"{op} {name!r}: its body stays float ({count} nodes that could be integer elsewhere)",
-            node=name,
-            op=op,
-        )
-        for (op, name), count in owners.items()
-    ]
+            owners.setdefault(item.owner, []).append(item.name)
+    return found + [_about_body(op, name, inner) for (op, name), inner in owners.items()]
+
+
+def _about_body(op: str, name: str, inner: list[str]) -> Finding:
+    names = ", ".join(repr(node) for node in inner[:NAMED])
+    more = f" and {len(inner) - NAMED} more" if len(inner) > NAMED else ""
+    return note("DK357", f"{op} {name!r}: its bodies stay float, with {names}{more}", node=name, op=op)
 
 
 def about_saturation(saturating: Mapping[str, float]) -> list[Finding]:
@@ -110,14 +111,6 @@ def about_saturation(saturating: Mapping[str, float]) -> list[Finding]:
         )
         for name, share in saturating.items()
         if share > SATURATING
-    ]
-
-
-def about_weights(left: Sequence[FloatNode]) -> list[Finding]:
-    """Each node whose weight stays float, with its reason."""
-    return [
-        note("DK355", f"{item.op} {item.name!r} stays float: {item.reason}", node=item.name, op=item.op)
-        for item in left
     ]
 
 

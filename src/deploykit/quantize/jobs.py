@@ -77,7 +77,7 @@ def _weights(source: Path, output: Path, settings: Settings, on_progress: OnProg
     check_exclusions(model, settings["exclude"])
     on_progress(Progress("quantizing weights", source.name))
     done, left = quantize_weights(model, exclude=tuple(settings["exclude"]))
-    said += say.about_weights(left)
+    said += say.about_float(left)
     made = _write(model, output, "int8-weights", said)
     # The arithmetic stays float: no multiply-accumulate becomes an integer one.
     made["metrics"] |= {"calibration": None, **_counts(done, left, macs), "int8_macs_share": 0.0}

@@ -36,7 +36,8 @@ class AccuracyGate:
 class QuantizeStage(Stage):
     """Quantizes {"model": float ONNX artifact} and compares the result with it.
 
-    scheme: of the target, for int8. data_request: a DataRequest with purpose "calibration"; None where none is given.
+    scheme: of the target, for int8. data_request: a DataRequest; with purpose "calibration" the ranges are measured on
+    it, with another one only the comparison runs on it (None: random:0).
     data_sha256: digest of that data (`data.digest_of`). ranges: file to reuse calibrated ranges from, or to save to.
     """
 
@@ -72,7 +73,7 @@ class QuantizeStage(Stage):
         """What decides the bytes; paths are left out, the digest of the data stands for them."""
         request = self.data_request
         calibration = None
-        if request is not None:
+        if request is not None and request["purpose"] == "calibration":
             calibration = {
                 "sha256": self.data_sha256,
                 **{key: request[key] for key in ("samples", "seed", "label", "dims", "contract")},

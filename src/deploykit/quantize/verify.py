@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit import graph
 from deploykit.comparison import compare, compare_job, stochastic_nodes
 from deploykit.data import open_request
 from deploykit.parity import TOLERANCES
@@ -15,6 +16,7 @@ from deploykit.runtime import RuntimeOptions, open_runtime
 
 if TYPE_CHECKING:
     from deploykit.data import Dataset
+    from deploykit.runtime import Runtime
 
 VERIFY_SAMPLES = 16
 # A sequence of states needs more steps than independent samples do before an error has built up.
@@ -40,7 +42,10 @@ def verify_job(
     first = open_runtime(paths[0], RuntimeOptions(optimize=False))
     second = open_runtime(paths[1])
     try:
-        dataset, held = _opened(data, first.inputs, paths[0])
+        dataset, held = _opened(data, paths[0])
+        refusal = _refusal(first, dataset, data)
+        if refusal is not None:
+            return _not_compared(refusal)
         limit = VERIFY_STEPS if carried(data) else VERIFY_SAMPLES
         result = compare(
             first,
@@ -61,7 +66,29 @@ def verify_job(
     return {**result, "findings": [*said, *result["findings"]], "held_out": bool(held)}
 
 
-def _opened(data: dict[str, Any], inputs: Any, model: Path) -> tuple[Dataset, frozenset[int]]:
+def _refusal(reference: Runtime, dataset: Dataset, data: dict[str, Any]) -> Finding | None:
+    """Why nothing can be compared: random inputs that the float model itself refuses. None when it takes them."""
+    if data["source"] is not None and not data["source"].startswith("random"):
+        return None
+    sample = next(iter(dataset))
+    try:
+        reference.predict(sample.feeds)
+    except Exception as problem:
+        if not type(problem).__module__.startswith("onnxruntime"):
+            raise
+        shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in sample.feeds.items())
+        return warning(
+            "DK377",
+            f"outputs were not compared: the float model does not run on random inputs ({shapes}): "
+            f"{str(problem).rpartition('Message:')[2].strip()}",
+            hint="--calib DATA with real samples, or --dim NAME=MIN..MAX with sizes that the model takes",
+        )
+    return None
+
+
+def _opened(data: dict[str, Any], model: Path) -> tuple[Dataset, frozenset[int]]:
+    # The graph's own names of dimensions: the ones that a user sees in `inspect` and gives to --dim.
+    inputs, _ = graph.interface(graph.load(model))
     if data["purpose"] != "calibration":
         return open_request(data, inputs, model), frozenset()  # type: ignore[arg-type]
     dataset = open_request(widened(data), inputs, model)  # type: ignore[arg-type]

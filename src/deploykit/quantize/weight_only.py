@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from deploykit.quantize.families import MAC_OPS
-from deploykit.quantize.plan import FloatNode
+from deploykit.quantize.plan import FloatNode, owners
 from deploykit.quantize.prepare import (
     add_constant,
     constant_of,
@@ -32,6 +32,10 @@ def quantize_weights(model: ir.Model, *, exclude: tuple[str, ...] = ()) -> tuple
     changed: list[str] = []
     left: list[FloatNode] = []
     first = main[0] if len(main) else None
+    for node, outer in owners(main).items():
+        if node.op_type in MAC_OPS and not node.domain and any(map(is_constant, node.inputs[:2])):
+            place = (outer.op_type, outer.name or "")
+            left.append(FloatNode(node.name or "", node.op_type, "inside a control-flow body", place))
     for node in list(main):
         if node.op_type not in MAC_OPS or node.domain or first is None:
             continue

@@ -12,7 +12,7 @@ TARGET = Target(
     extra=None,
     packages=("onnxruntime",),
     distributions=("onnxruntime",),
-    precisions=("fp32", "fp16", "int8"),
+    precisions=("fp32", "fp16", "int8", "int8-weights"),
     versions=("cpu",),
     options={
         "optimization": "how far the graph is optimised ahead of time: none (the default, portable), basic, or "
