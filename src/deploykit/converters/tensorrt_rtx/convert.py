@@ -52,6 +52,7 @@ def convert_job(
     """
     inputs, outputs = graph.interface(graph.load(Path(model)))
     capabilities = compute_capabilities(options, trt.ComputeCapability.__members__)
+    tf32 = flag(options, "tf32")
     shapes, findings = resolve_profiles(inputs, dims, profiles, target=NAME)
     result: dict[str, Any] = {
         "inputs": [spec.as_dict() for spec in inputs],
@@ -68,7 +69,7 @@ def convert_job(
         findings += refused or _interface_changes(network, inputs, outputs)
         if not findings:
             start = len(log.messages)
-            plan = _build(builder, log, network, capabilities, shapes, tf32=flag(options, "tf32"))
+            plan = _build(builder, log, network, capabilities, shapes, tf32=tf32)
             findings += log.findings(start)
             Path(output).write_bytes(memoryview(plan))
             result["metrics"] = _static_check(Path(output), capabilities, shapes, findings)
