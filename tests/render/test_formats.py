@@ -50,7 +50,7 @@ def run_report() -> Report:
         row("openvino", "int8", status="failed", accuracy=97.2, accuracy_drop=1.41, size_bytes=190_000, p50_ms=0.05,
             p99_ms=0.09, throughput_per_s=19_000.0, parity=parity(21.0), int8_macs_share=0.97),
         row("tensorrt-rtx", "int8", execution="none", size_bytes=1_830_000),
-        row("coreml", "fp16", status="skipped", execution="none"),
+        row("coreml", "fp16", status="skipped", execution="none", artifact=None),
     ]  # fmt: skip
     metrics = {
         "rows": rows,
@@ -86,7 +86,8 @@ def validate_report() -> Report:
     outputs = [
         {"name": "logits", "max_abs": 0.1875, "max_rel": 0.031, "sqnr_db": 41.72, "cosine": 0.999962, "exact": False,
          "passed": True},
-        {"name": "state", "max_abs": 0.0, "max_rel": 0.0, "sqnr_db": None, "cosine": 1.0, "exact": True, "passed": True},
+        {"name": "state", "max_abs": 0.0, "max_rel": 0.0, "sqnr_db": None, "cosine": 1.0, "exact": True,
+         "passed": True},
         {"name": "broken", "max_abs": float("nan"), "max_rel": None, "sqnr_db": 1.7, "cosine": None, "exact": False,
          "passed": False},
     ]  # fmt: skip
@@ -103,10 +104,10 @@ def validate_report() -> Report:
 
 def check_report() -> Report:
     targets = [
-        {"name": "openvino", "version": None, "source": "OpenVINO 2026.4.1 front-end", "supported": 8, "conditional": 1,
+        {"name": "openvino", "version": None, "source": "OpenVINO front-end", "supported": 8, "conditional": 1,
          "unsupported": 0, "unknown": 0, "nodes": 9, "macs_share": 1.0, "partitions": 1, "verdict": "runs whole"},
-        {"name": "coreml", "version": "iOS17", "source": "lowerings", "supported": 8, "conditional": 0, "unsupported": 1,
-         "unknown": 0, "nodes": 9, "macs_share": 0.875, "partitions": None, "verdict": "does not run"},
+        {"name": "coreml", "version": "iOS17", "source": "lowerings", "supported": 8, "conditional": 0,
+         "unsupported": 1, "unknown": 0, "nodes": 9, "macs_share": 0.875, "partitions": None, "verdict": "does not run"},
     ]  # fmt: skip
     refused = Finding("DK526", "error", "no lowering for Det", "compute it before the model", "coreml", "det_1", "Det")
     return Report("check", findings=[refused], metrics={"targets": targets})

@@ -129,7 +129,7 @@ def _bench(report: Report) -> list[Section]:
         (
             _or_none(row.get("artifact")),
             _or_none(row.get("runtime")) + (" (simulated)" if row.get("execution") == "simulated" else ""),
-            *(fixed(row.get(key), 2) for key in ("p50_ms", "p95_ms", "p99_ms")),
+            *(number(row.get(key)) for key in ("p50_ms", "p95_ms", "p99_ms")),
             number(row.get("throughput_per_s"), 4),
             fixed((row.get("rss_mb") or {}).get("peak"), 0),
             fixed(row.get("load_s"), 2),
@@ -223,14 +223,14 @@ def _run(report: Report) -> list[Section]:
             row["target"],
             row["precision"],
             _status(row.get("status")),
-            executed(row.get("execution")),
+            executed(row),
             fixed(row.get("accuracy"), 2),
             fixed(row.get("accuracy_drop"), 2),
             percent(row.get("int8_macs_share")),
             worst_sqnr(row.get("parity")),
             megabytes(row.get("size_bytes")),
-            fixed(row.get("p50_ms"), 2),
-            fixed(row.get("p99_ms"), 2),
+            number(row.get("p50_ms")),
+            number(row.get("p99_ms")),
             number(row.get("throughput_per_s"), 4),
         )
         for row in metrics["rows"]
@@ -249,9 +249,11 @@ def _status(status: str | None) -> str:
     return status if status in ("passed", "planned") else (status or NONE).upper()
 
 
-def executed(execution: str | None) -> str:
-    """How an artifact's numbers were got: on the real engine, simulated, or not at all."""
-    return {"real": "real", "simulated": "simulated"}.get(execution or "", "only built")
+def executed(row: dict[str, Any]) -> str:
+    """How an artifact's numbers were got: on the real engine, simulated, or not at all; - where none was made."""
+    if row.get("artifact") is None:
+        return NONE
+    return {"real": "real", "simulated": "simulated"}.get(row.get("execution") or "", "only built")
 
 
 def worst_sqnr(parity: Any) -> str:
