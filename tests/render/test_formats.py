@@ -107,7 +107,8 @@ def check_report() -> Report:
         {"name": "openvino", "version": None, "source": "OpenVINO front-end", "supported": 8, "conditional": 1,
          "unsupported": 0, "unknown": 0, "nodes": 9, "macs_share": 1.0, "partitions": 1, "verdict": "runs whole"},
         {"name": "coreml", "version": "iOS17", "source": "lowerings", "supported": 8, "conditional": 0,
-         "unsupported": 1, "unknown": 0, "nodes": 9, "macs_share": 0.875, "partitions": None, "verdict": "does not run"},
+         "unsupported": 1, "unknown": 0, "nodes": 9, "macs_share": 0.875, "partitions": None,
+         "verdict": "does not run"},
     ]  # fmt: skip
     refused = Finding("DK526", "error", "no lowering for Det", "compute it before the model", "coreml", "det_1", "Det")
     return Report("check", findings=[refused], metrics={"targets": targets})

@@ -1,4 +1,4 @@
-"""A small inline SVG: latency against accuracy, one dot for each artifact that has both."""
+"""A small inline SVG: latency against accuracy, one numbered dot for each artifact that has both, and their names."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-WIDTH, HEIGHT = 640, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 190, 16, 44
+WIDTH, MIN_HEIGHT = 760, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 270, 16, 44
+_LINE = 19  # height of a line of the legend
 _TICKS = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dot:
-    """One artifact: its place in the drawing, and what it is."""
+    """One artifact: its number, its place in the drawing, where its name stands in the legend, and the name."""
 
+    number: int
     x: float
     y: float
+    legend_y: float
     label: str
-    hint: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,12 +32,16 @@ class Plot:
     dots: tuple[Dot, ...]
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
+    height: int
     width: int = WIDTH
-    height: int = HEIGHT
     left: int = _LEFT
     top: int = _TOP
     right: int = WIDTH - _RIGHT
-    bottom: int = HEIGHT - _BOTTOM
+
+    @property
+    def bottom(self) -> int:
+        """Where the horizontal axis is."""
+        return self.height - _BOTTOM
 
 
 def scatter(rows: Iterable[dict[str, Any]]) -> Plot | None:
@@ -51,7 +57,8 @@ def scatter(rows: Iterable[dict[str, Any]]) -> Plot | None:
         return None
     x_low, x_high = _range([0.0, *(x for x, _, _ in points)])
     y_low, y_high = _range([y for _, y, _ in points])
-    right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
+    height = max(MIN_HEIGHT, _TOP + _BOTTOM + _LINE * len(points))
+    right, bottom = WIDTH - _RIGHT, height - _BOTTOM
 
     def at(x: float, y: float) -> tuple[float, float]:
         return (
@@ -59,11 +66,14 @@ def scatter(rows: Iterable[dict[str, Any]]) -> Plot | None:
             round(bottom - (y - y_low) / (y_high - y_low) * (bottom - _TOP), 1),
         )
 
-    dots = tuple(Dot(*at(x, y), name, f"{name}: {x:.3g} ms, {y:.2f}") for x, y, name in points)
+    dots = tuple(
+        Dot(index, *at(x, y), _TOP + _LINE * (index - 0.5), f"{name}: {x:.3g} ms, {y:.2f}")
+        for index, (x, y, name) in enumerate(points, 1)
+    )
     steps = [i / _TICKS for i in range(_TICKS + 1)]
     x_ticks = tuple((at(x_low + s * (x_high - x_low), y_low)[0], f"{x_low + s * (x_high - x_low):.3g}") for s in steps)
     y_ticks = tuple((at(x_low, y_low + s * (y_high - y_low))[1], f"{y_low + s * (y_high - y_low):.2f}") for s in steps)
-    return Plot(dots, x_ticks, y_ticks)
+    return Plot(dots, x_ticks, y_ticks, height)
 
 
 def _range(values: list[float]) -> tuple[float, float]:
