@@ -1,0 +1,6 @@
+"""Makes the helper module beside the tests importable under its own name."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+from quantize_models import onnx_text, ranges_of
+
+from deploykit.data import Sample
+from deploykit.errors import DataError
+from deploykit.progress import Progress
+from deploykit.quantize.calibration import Calibration, tapped_session
+from deploykit.quantize.plan import observable
+from deploykit.quantize.prepare import load_float
+from deploykit.quantize.thresholds import METHODS
+
+RNG = np.random.default_rng(0)
+SEQUENCE = """g (float[1,seq,4] x, float[1,0,4] past) => (float y) {
+    a = MatMul (x, w)
+    b = Relu (a)
+    c = Concat <axis=1> (past, b)
+    d = MatMul (c, w)
+    y = ReduceMean <keepdims=0> (d)
+}"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = onnx_text(SEQUENCE, tmp_path / "m.onnx", w=RNG.normal(size=(4, 4)).astype(np.float32))
+    return load_float(path)[0]
+
+
+def feeds(*lengths: int) -> list[dict[str, np.ndarray]]:
+    past = np.zeros((1, 0, 4), np.float32)
+    return [{"x": RNG.normal(size=(1, n, 4)).astype(np.float32), "past": past} for n in lengths]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_lengths_may_differ_and_tensors_may_be_empty_or_scalar(model, method):
+    data = feeds(3, 7, 12)
+    found = ranges_of(model, data, method)
+    assert found.tensors["x"].minimum == min(float(feed["x"].min()) for feed in data)
+    assert found.tensors["x"].maximum == max(float(feed["x"].max()) for feed in data)
+    assert found.tensors["b"].minimum >= 0
+    assert not found.tensors["past"].fired
+    assert found.unseen(observable(model)) == {"past"}
+
+
+def test_progress_has_a_true_total(model):
+    steps: list[Progress] = []
+    names = observable(model)
+    samples = [Sample(feed, None, str(i)) for i, feed in enumerate(feeds(2, 3, 4))]
+    with tapped_session(model, names) as session:
+        Calibration(session, names, lambda: samples, total=3, carry={}, on_progress=steps.append).run("mse")
+    assert [step.done for step in steps] == [1, 2, 3, 4, 5, 6]
+    assert {step.total for step in steps} == {6}
+
+
+def test_tapping_leaves_the_model_as_it_was(model):
+    before = [output.name for output in model.graph.outputs]
+    with tapped_session(model, observable(model)) as session:
+        assert len(session.get_outputs()) > 1
+    assert [output.name for output in model.graph.outputs] == before
+
+
+def test_no_sample_is_refused(model):
+    names = observable(model)
+    with tapped_session(model, names) as session, pytest.raises(DataError, match="no sample") as caught:
+        Calibration(session, names, list, total=0, carry={}).run("minmax")
+    assert caught.value.code == "DK363"
+
+
+def test_data_that_differs_in_the_second_pass_is_refused(model):
+    names = observable(model)
+    turns = [feeds(2, 3), feeds(2)]
+
+    def samples():
+        return [Sample(feed, None, "s") for feed in turns.pop(0)]
+
+    with tapped_session(model, names) as session, pytest.raises(DataError, match="2 samples the first time") as caught:
+        Calibration(session, names, samples, total=None, carry={}).run("percentile")
+    assert caught.value.code == "DK364"
+
+
+def test_state_is_carried_from_call_to_call(tmp_path):
+    text = "g (float[1,2] x, float[1,2] h) => (float[1,2] hn) { a = MatMul (x, w)  hn = Add (a, h) }"
+    model = load_float(onnx_text(text, tmp_path / "m.onnx", w=np.eye(2, dtype=np.float32)))[0]
+    ones = np.ones((1, 2), np.float32)
+    samples = [Sample({"x": ones, **({"h": 0 * ones} if i == 0 else {})}, None, str(i)) for i in range(4)]
+    names = observable(model)
+    with tapped_session(model, names) as session:
+        found = Calibration(session, names, lambda: samples, total=4, carry={"h": "hn"}).run("minmax")
+    assert found["hn"].maximum == 4.0
+    assert found["h"].maximum == 3.0
