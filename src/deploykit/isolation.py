@@ -10,6 +10,7 @@ import contextvars
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 LOG_LINES = 20
+_SCRIPT = str(Path(worker_module.__file__).resolve())
+_SIGKILL = getattr(signal, "SIGKILL", -1)
+_TEMPORARY = ".tmp"  # how `io.staged` and `io.scratch_folder` end the names of their folders
 # Vendors phone home, colour their logs or grab all cores unless told otherwise.
 _QUIET = {
     "OPENVINO_TELEMETRY": "0",
@@ -48,16 +52,27 @@ class Worker:
         """Starts the process; its imports happen with the first request."""
         self.name = name
         self.interpreter = interpreter
-        self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - lives as long as the process
-        self._process = subprocess.Popen(
-            [interpreter, str(Path(worker_module.__file__).resolve())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env={**os.environ, **_QUIET, **(environment or {})},
-            text=True,
-            encoding="utf-8",
-        )
+        self._environment = {**_QUIET, **(environment or {})}
+        # The child appends and we read, each with a position of its own: one shared position would move under writes.
+        handle, self._log_name = tempfile.mkstemp(prefix="deploykit-", suffix=".log")
+        os.close(handle)
+        with Path(self._log_name).open("ab") as child_end:
+            self._process = subprocess.Popen(
+                [interpreter, _SCRIPT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=child_end,
+                env={**os.environ, **self._environment},
+                text=True,
+                encoding="utf-8",
+            )
+        self._log = Path(self._log_name).open("rb")  # noqa: SIM115 - lives as long as the process
+        self._forget_log()
+
+    def _forget_log(self) -> None:
+        # At once where open files can be unlinked, so that a killed parent leaves nothing; on Windows when closed.
+        with contextlib.suppress(OSError):
+            Path(self._log_name).unlink(missing_ok=True)
 
     @property
     def alive(self) -> bool:
@@ -85,7 +100,7 @@ class Worker:
             "block": list(block),
             "progress": on_progress is not None,
         }
-        start = self._log.seek(0, os.SEEK_END)
+        start = self.log_position()
         expired = threading.Event()
         timer = self._kill_after(timeout, expired)
         try:
@@ -145,19 +160,28 @@ class Worker:
         return self._log.seek(0, os.SEEK_END)
 
     def _died(self, request: dict[str, Any], start: int, timeout: float | None) -> VendorError:
-        code = self._process.wait()
+        try:
+            code = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:  # it closed its end and lives on
+            self._process.kill()
+            code = self._process.wait()
+        hint = "run the reproducing command; deploykit itself and its outputs are unharmed"
         if timeout is not None:
             how = f"did not answer within {timeout:g} s and was stopped"
         elif code < 0:
-            how = f"crashed with {signal.Signals(-code).name}"
+            how = f"crashed with {_signal_name(-code)}"
+            if -code == _SIGKILL:
+                hint = "the system killed it, most likely for lack of memory: free some, or use a smaller input"
         else:
             how = f"ended with exit code {code}"
+        log = self.log_since(start)[-LOG_LINES:]
+        self.close()
         return VendorError(
             f"{self.name} {how} in {request['function']}",
             code="DK512" if timeout is not None else "DK511",
-            log=self.log_since(start)[-LOG_LINES:],
+            log=log,
             reproduce=self._reproduce(request),
-            hint="run the reproducing command; deploykit itself and its outputs are unharmed",
+            hint=hint,
         )
 
     def _failed(self, request: dict[str, Any], start: int, problem: Mapping[str, Any]) -> Exception:
@@ -180,10 +204,15 @@ class Worker:
 
     def _reproduce(self, request: dict[str, Any]) -> str:
         """A shell command that runs the request again; the request is kept in a file for it."""
-        folder = Path(tempfile.mkdtemp(prefix="deploykit-failed-"))
-        file = folder / "request.json"
-        file.write_text(json.dumps(request, indent=2), encoding="utf-8")
-        return shlex.join([self.interpreter, "-m", "deploykit.worker", str(file)])
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="deploykit-failed-"))
+            file = folder / "request.json"
+            kept = {**request, "arguments": _keep_files(request["arguments"], folder), "environment": self._environment}
+            file.write_text(json.dumps(kept, indent=2), encoding="utf-8")
+        except OSError:  # no room to keep it: the error that is being reported matters more
+            return ""
+        # Relative paths of the request count from here.
+        return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join([self.interpreter, _SCRIPT, str(file)])}"
 
     def kill(self) -> None:
         """Stops the process at once."""
@@ -203,6 +232,32 @@ class Worker:
             self._process.kill()
             self._process.wait()
         self._log.close()
+        self._forget_log()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {number}"
+
+
+def _keep_files(value: Any, folder: Path) -> Any:
+    """The arguments with every path in one of our temporary folders, which go away now, led to a copy in `folder`."""
+    if isinstance(value, dict):
+        return {key: _keep_files(item, folder) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_keep_files(item, folder) for item in value]
+    if not isinstance(value, str) or _TEMPORARY not in value:
+        return value
+    path = Path(value)
+    for parent in path.parents:
+        if parent.name.startswith(".") and parent.name.endswith(_TEMPORARY):
+            copy = folder / parent.name.lstrip(".")
+            if not copy.exists():
+                shutil.copytree(parent, copy, symlinks=True)
+            return str(copy / path.relative_to(parent))
+    return value
 
 
 class WorkerPool:
@@ -215,6 +270,8 @@ class WorkerPool:
     def get(self, name: str, interpreter: str | None = None) -> Worker:
         """The live worker of that name."""
         found = self._workers.get(name)
+        if found is not None and not found.alive:
+            found.close()
         if found is None or not found.alive:
             if interpreter is not None and not Path(interpreter).exists():
                 raise UnavailableError(f"no interpreter for {name}: {interpreter}", hint="deploykit doctor")

@@ -109,7 +109,7 @@ def get_target(name: str) -> Target:
     if name in _third_party():
         loaded: Target = _third_party()[name].load()
         return loaded
-    near = difflib.get_close_matches(name, target_names(), n=1)
+    near = difflib.get_close_matches(name.casefold(), target_names(), n=1)
     raise UsageError(
         f"there is no target {name!r}",
         code="DK801",

@@ -18,6 +18,8 @@ import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
+_PACKAGE = Path(__file__).resolve().parent
+
 
 def _adopt_package(folder: Path) -> None:
     """Makes `deploykit` importable from `folder` without putting its neighbours on the path of this interpreter."""
@@ -46,7 +48,13 @@ def _call(request: dict[str, Any], emit: Any) -> dict[str, Any]:
             emit({"progress": {"stage": step.stage, "item": step.item, "done": step.done, "total": step.total}})
 
         arguments["on_progress"] = on_progress
-    return {"result": function(**arguments)}
+    answer = {"result": function(**arguments)}
+    try:
+        json.dumps(answer)
+    except (TypeError, ValueError) as problem:  # this call's failure, and not the end of the worker
+        message = f"{request['function']} returned what JSON cannot hold: {problem}"
+        raise TypeError(message) from problem
+    return answer
 
 
 def _answer(request: dict[str, Any], emit: Any) -> dict[str, Any]:
@@ -54,32 +62,59 @@ def _answer(request: dict[str, Any], emit: Any) -> dict[str, Any]:
         return _call(request, emit)
     except BaseException as problem:  # everything, SystemExit of vendor code too, must reach the parent
         traceback.print_exc()
-        from deploykit.errors import DeploykitError
+        from deploykit.errors import DeploykitError, MissingDependencyError
         from deploykit.io import disk_full, is_no_space
 
         if isinstance(problem, DeploykitError):
             return {"error": problem.as_dict()}
         if isinstance(problem, OSError) and is_no_space(problem):
             return {"error": disk_full(problem.filename or request.get("output") or "the output").as_dict()}
-        frames = traceback.extract_tb(problem.__traceback__)
+        if isinstance(problem, ModuleNotFoundError) and (problem.name or "").partition(".")[0] != "deploykit":
+            missing = MissingDependencyError(
+                f"{request['function']} needs a package that cannot be imported: {problem}", hint="deploykit doctor"
+            )
+            return {"error": missing.as_dict()}
         return {
             "exception": {
                 "type": type(problem).__name__,
                 "message": str(problem),
-                "ours": bool(frames) and "deploykit" in Path(frames[-1].filename).parts,
+                "ours": _is_ours(problem),
                 "traceback": traceback.format_exc(),
             }
         }
 
 
+def _is_ours(problem: BaseException) -> bool:
+    """Whether our own code raised it: a bug, not a vendor's failure.
+
+    Extension modules have no frames, so what they raise seems to come from our line: mostly RuntimeError, SystemError
+    or a class of their own, none of which our code raises by mistake.
+    """
+    frames = traceback.extract_tb(problem.__traceback__)
+    if not frames or isinstance(problem, (RuntimeError, SystemError, MemoryError, SystemExit)):
+        return False
+    if type(problem).__module__ not in ("builtins", "json.decoder"):
+        return False
+    return Path(frames[-1].filename).resolve().is_relative_to(_PACKAGE)
+
+
+def _leave_own_folder() -> None:
+    """A script's folder is on its path: our `io.py` must not shadow the standard library's."""
+    if sys.path and Path(sys.path[0] or ".").resolve() == _PACKAGE:
+        del sys.path[0]
+
+
 def main() -> None:
     """Answers requests until stdin closes; leaves at once when it closes in the middle of one."""
-    package = Path(__file__).resolve().parent
-    if sys.path and Path(sys.path[0] or ".").resolve() == package:
-        del sys.path[0]  # a script's own folder: its `io.py` must not shadow the standard library
+    _leave_own_folder()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides: Ctrl-C reaches the whole group
     channel: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    incoming: TextIO = os.fdopen(os.dup(0), "r", encoding="utf-8")
     os.dup2(2, 1)
+    # Vendor code that asks a question gets no answer instead of our next request.
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     lock = threading.Lock()
     requests: queue.Queue[str | None] = queue.Queue()
     busy = threading.Event()
@@ -90,33 +125,41 @@ def main() -> None:
             channel.flush()
 
     def read() -> None:
-        for line in sys.stdin:
+        for line in incoming:
+            busy.set()
             requests.put(line)
         if busy.is_set():
             os._exit(1)  # the parent is gone: nobody waits for this answer
         requests.put(None)
 
-    _adopt_package(package)
+    _adopt_package(_PACKAGE)
     threading.Thread(target=read, daemon=True).start()
     while (line := requests.get()) is not None:
-        busy.set()
         answer = _answer(json.loads(line), emit)
         sys.stdout.flush()
         sys.stderr.flush()
-        busy.clear()
+        if requests.empty():
+            busy.clear()
         emit(answer)
 
 
-def replay(file: Path) -> None:
-    """Runs one recorded request in this process, prints included: what an error's reproducing command does."""
-    _adopt_package(Path(__file__).resolve().parent)
+def replay(file: Path) -> int:
+    """Runs one recorded request in this process, prints included: what an error's reproducing command does.
+
+    Prints the answer as JSON; returns 0, or 1 when the request failed again.
+    """
+    _leave_own_folder()
+    _adopt_package(_PACKAGE)
     request = json.loads(file.read_text(encoding="utf-8"))
-    request["progress"] = False
-    print(json.dumps(_answer(request, lambda _: None), indent=2))  # noqa: T201 - this is the command's output
+    os.environ.update(request.get("environment", {}))
+    # A progress listener is part of the call; here nobody listens.
+    answer = _answer(request, lambda _: None)
+    print(json.dumps(answer, indent=2))  # noqa: T201 - this is the command's output
+    return 0 if "result" in answer else 1
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        replay(Path(sys.argv[1]))
+        raise SystemExit(replay(Path(sys.argv[1])))
     else:
         main()
