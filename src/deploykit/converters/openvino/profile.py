@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit.runtime import Kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     import openvino as ov
 
@@ -29,9 +29,10 @@ _PRECISIONS = {
 }
 
 
-def kernels_of(graph: ov.Model) -> list[Kernel]:
+def kernels_of(graph: ov.Model, products: Mapping[str, int]) -> list[Kernel]:
     """The executed nodes of a runtime model (`CompiledModel.get_runtime_model` after a call), in execution order.
 
+    products: what `matrix_products` says of the model, for kernels that the plugin generates for several operators.
     precision comes from the primitive's own name ("brgconv_avx512_I8"), where the plugin says what the kernel computes
     in; `runtimePrecision` speaks of the tensors.
     """
@@ -40,16 +41,40 @@ def kernels_of(graph: ov.Model) -> list[Kernel]:
         facts = _facts(node)
         if facts["layerType"] in _NOT_KERNELS or facts.get("execTimeMcs") == "not_executed":
             continue
+        origins = _origins(facts.get("originalLayersNames", ""))
         found.append(
             Kernel(
                 name=node.get_friendly_name(),
                 op=facts["layerType"],
                 precision=_precision(facts),
-                nodes=_origins(facts.get("originalLayersNames", "")),
-                macs=_macs(node, facts["layerType"]),
+                nodes=origins,
+                # Attention becomes one generated kernel, whose shapes do not tell what it multiplies.
+                macs=sum(products.get(name, 0) for name in origins)
+                if facts["layerType"] == "Subgraph"
+                else _macs(node, facts["layerType"]),
                 microseconds=float(facts.get("execTimeMcs", 0)),
             )
         )
+    return found
+
+
+def matrix_products(model: ov.Model, feeds: Mapping[str, Shape], names: Sequence[str]) -> dict[str, int]:
+    """Multiply-accumulates of each MatMul of a model, by its name, for inputs of these shapes.
+
+    names: the model's inputs in order. Empty when the shapes cannot be propagated.
+    """
+    fixed = model.clone()
+    try:
+        fixed.reshape({port: list(feeds[name]) for port, name in zip(fixed.inputs, names, strict=True)})
+    except RuntimeError:
+        return {}
+    found = {}
+    for node in fixed.get_ordered_ops():
+        if node.get_type_name() != "MatMul" or node.get_output_partial_shape(0).is_dynamic:
+            continue
+        left = node.get_input_partial_shape(0)
+        inner = left[-2 if node.get_attributes()["transpose_a"] and len(left) > 1 else -1]
+        found[node.get_friendly_name()] = math.prod(node.get_output_shape(0)) * inner.get_length()
     return found
 
 
@@ -123,26 +148,6 @@ def _attention(inputs: list[Shape], output: Shape) -> int:
     return math.prod(query) * key[-2] + math.prod(output) * key[-2]
 
 
-def _subgraph(inputs: list[Shape], output: Shape) -> int:
-    """The attention that the plugin compiles into one kernel: [.., L, E] x [.., E, S], softmax, x [.., S, V].
-
-    Other subgraphs are element-wise, and their inputs broadcast to the output.
-    """
-    if len(output) < 2 or all(_broadcasts(shape, output) for shape in inputs):
-        return 0
-    query, others = inputs[0], [shape for shape in inputs[1:] if len(shape) >= 2]
-    for key in others:
-        for value in others:
-            chained = len(query) >= 2 and query[-1] == key[-2] and key[-1] == value[-2]
-            if chained and output[-2:] == (query[-2], value[-1]):
-                return math.prod(query) * key[-1] + math.prod(output) * key[-1]
-    return 0
-
-
-def _broadcasts(shape: Shape, output: Shape) -> bool:
-    return len(shape) <= len(output) and all(a in (1, b) for a, b in zip(shape[::-1], output[::-1], strict=False))
-
-
 _MACS: dict[str, Callable[[list[Any], Any], int]] = {
     "Convolution": _convolution,
     "Deconvolution": _deconvolution,
@@ -151,5 +156,4 @@ _MACS: dict[str, Callable[[list[Any], Any], int]] = {
     "RNNCell": _recurrent,
     "RNNSeq": _recurrent,
     "ScaledDotProductAttention": _attention,
-    "Subgraph": _subgraph,
 }

@@ -10,7 +10,7 @@ import openvino as ov
 
 from deploykit.converters.openvino.inspect import read
 from deploykit.converters.openvino.interface import interface, versioned
-from deploykit.converters.openvino.profile import kernels_of
+from deploykit.converters.openvino.profile import kernels_of, matrix_products
 from deploykit.errors import UnavailableError
 from deploykit.runtime import Runtime, RuntimeOptions
 
@@ -82,7 +82,9 @@ class OpenVinoRuntime(Runtime):
         request = compiled.create_infer_request()
         for _ in range(2):  # the first call allocates; the counters are those of the last one
             self._infer(request, feeds)
-        return kernels_of(compiled.get_runtime_model())
+        names = [spec.name for spec in self.inputs]
+        shapes = {name: array.shape for name, array in feeds.items()}
+        return kernels_of(compiled.get_runtime_model(), matrix_products(self._model, shapes, names))
 
     def close(self) -> None:
         """Frees the compiled model."""
