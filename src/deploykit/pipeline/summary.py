@@ -31,7 +31,8 @@ def summarize(report: Report, config: Config, outcomes: Sequence[Outcome]) -> No
         if outcome.step.stage == "convert"
     ]
     for outcome in outcomes:
-        report.add(*outcome.findings())
+        # Several steps may say the same of the same place (one data set, one model): once is enough.
+        report.add(*(finding for finding in outcome.findings() if finding not in report.findings))
         if outcome.published is not None:
             made = read_manifest(outcome.published)
             report.artifacts += [dataclasses.replace(made, path=outcome.published)] if made else []
