@@ -92,6 +92,15 @@ def test_an_input_that_only_one_side_has_is_named():
         comparison.compare(double, other, samples(), tolerance=FP32)
 
 
+def test_an_engines_error_names_the_sample_and_its_shapes():
+    def broken(feeds):
+        raise RuntimeError("kernel failed")
+
+    with pytest.raises(RuntimeError, match="kernel failed") as caught:
+        comparison.compare(double, Engine(broken), samples(), tolerance=FP32)
+    assert caught.value.__notes__ == ["the candidate (python) was given sample 0: x float32 [1, 3]"]
+
+
 def counter(step):
     def function(feeds):
         state = feeds["s"] + step

@@ -66,9 +66,18 @@ class Side:
 
     def __call__(self, sample: Sample) -> Outputs:
         """The outputs for the sample; its state is kept for the next call."""
-        outputs = self._predict(self.feeds(sample))
+        outputs = self.predict(self.feeds(sample), sample.name)
         self.keep(outputs)
         return outputs
+
+    def predict(self, feeds: Feeds, name: str) -> Outputs:
+        """One call of the engine; an error it raises gets a note with the sample's name and shapes."""
+        try:
+            return self._predict(feeds)
+        except Exception as problem:
+            given = ", ".join(f"{key} {array.dtype} {list(array.shape)}" for key, array in feeds.items())
+            problem.add_note(f"the {self.role} ({self.engine}) was given {name}: {given}")
+            raise
 
     def keep(self, outputs: Outputs) -> None:
         """Keeps what the next call's carried inputs need."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from deploykit.data.samples import Sample
-    from deploykit.runtime import Runtime
 
 # Warm when the median of a stretch of calls is this close to that of the stretch before.
 STABLE_WITHIN = 0.05
@@ -33,15 +32,15 @@ _MB = 1e6
 
 @dataclasses.dataclass(slots=True)
 class _Loaded:
-    runtime: Runtime
     side: Side
     samples: Iterator[Sample]
 
     def call(self) -> float:
         """One timed call, in ms: from feeds in the artifact's dtypes to its outputs; state is carried outside."""
-        feeds = self.side.feeds(next(self.samples))
+        sample = next(self.samples)
+        feeds = self.side.feeds(sample)
         start = time.perf_counter_ns()
-        outputs = self.runtime.predict(feeds)
+        outputs = self.side.predict(feeds, sample.name)
         elapsed = time.perf_counter_ns() - start
         self.side.keep(outputs)
         return elapsed / 1e6
@@ -62,7 +61,7 @@ def load_job(artifact: str, feeds: list[str], data: dict[str, Any], options: dic
     runtime = open_runtime(Path(artifact), runtime_options(options))
     seconds = time.perf_counter() - started
     loaded = resident_mb()
-    one = _Loaded(runtime, Side(runtime, carry_of(data), Path(artifact).name), itertools.cycle(samples))
+    one = _Loaded(Side(runtime, carry_of(data), Path(artifact).name), itertools.cycle(samples))
     _loaded["one"] = one
     return {
         "engine": runtime.engine,
