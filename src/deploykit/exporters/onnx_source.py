@@ -17,6 +17,7 @@ from deploykit.report import Finding, note
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import onnx
     import onnx_ir as ir
 
 
@@ -100,22 +101,40 @@ def _initializers_off_inputs(model: ir.Model) -> list[Finding]:
 def to_opset(model: ir.Model, opset: int) -> ir.Model:
     """The model at another opset of the standard domain, by the converter of the onnx package.
 
-    Raises VendorError (DK628) when an operator has no adapter, naming the reason; onnx's converter does it silently
-    wrong for none that it accepts, but the caller compares the outputs all the same.
+    Where that has no way down, the graph as it is, if every node is valid at the lower opset: many revisions of an
+    operator only add types. The caller compares the outputs, so a changed meaning does not pass.
+    Raises VendorError (DK628) when neither works, naming the operator.
     """
     import onnx
     import onnx.version_converter
     import onnx_ir
 
+    proto = onnx_ir.to_proto(model)
     try:
-        converted = onnx.version_converter.convert_version(onnx_ir.to_proto(model), opset)
+        converted = onnx.version_converter.convert_version(proto, opset)
     except Exception as problem:  # the converter raises RuntimeError, ConvertError and others, by operator
-        raise VendorError(
-            f"the model cannot be brought to opset {opset}: {reason(problem)}",
-            code="DK628",
-            hint="leave --opset away, or export the model again at that opset from its source",
-        ) from problem
+        converted = _relabelled(proto, opset) if opset < graph.opset(model) else None
+        if converted is None:
+            raise VendorError(
+                f"the model cannot be brought to opset {opset}: {reason(problem)}",
+                code="DK628",
+                hint="leave --opset away, or export the model again at that opset from its source",
+            ) from problem
     found: ir.Model = onnx_ir.from_proto(converted)
     if graph.opset(found) != opset:
         raise VendorError(f"the converter left the model at opset {graph.opset(found)}, not {opset}", code="DK628")
     return found
+
+
+def _relabelled(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto | None:
+    """The same graph at a lower opset; None when a node is not valid there."""
+    import onnx
+
+    for entry in proto.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            entry.version = opset
+    try:
+        onnx.checker.check_model(proto, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return None
+    return proto

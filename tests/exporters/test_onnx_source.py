@@ -1,0 +1,94 @@
+"""ONNX as a source: cleaned, at the opset that was asked for, and equal to what it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import deploykit
+from deploykit.errors import UsageError, VendorError
+from deploykit.isolation import workers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pool():
+    """One worker for the whole module."""
+    with workers() as found:
+        yield found
+
+
+def run(path: Path, **feeds: np.ndarray) -> list[np.ndarray]:
+    """Outputs of onnxruntime without graph optimisation: the independent side."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)
+
+
+ONNX_TEXT = """
+    <ir_version: 8, opset_import: ["": 17]>
+    agraph (float[n,4] x, float[4,2] w) => (float[n,2] y) <float[4,2] w = {1,2,3,4,5,6,7,8}>
+    { m = MatMul(x, w)
+      y = Relu(m) }
+"""
+
+
+def test_onnx_is_cleaned_and_proven(tmp_path):
+    onnx.save(onnx.parser.parse_model(ONNX_TEXT), tmp_path / "in.onnx")
+    report = deploykit.export(tmp_path / "in.onnx", output=tmp_path / "out.onnx")
+    assert [spec.name for spec in report.artifact.inputs] == ["x"]
+    assert report.artifact.opset == 17
+    assert all(node.name for node in onnx.load(tmp_path / "out.onnx").graph.node)
+    assert report.artifact.parent_sha256
+
+
+@pytest.mark.parametrize("opset", [13, 21])
+def test_the_opset_of_onnx_is_changed_when_asked_for(tmp_path, opset):
+    onnx.save(onnx.parser.parse_model(ONNX_TEXT), tmp_path / "in.onnx")
+    report = deploykit.export(tmp_path / "in.onnx", output=tmp_path / "out.onnx", opset=opset)
+    assert report.artifact.opset == opset
+    x = np.ones((2, 4), np.float32)
+    np.testing.assert_allclose(run(tmp_path / "out.onnx", x=x)[0], [[16, 20], [16, 20]])
+
+
+def test_inputs_that_contradict_an_onnx_model_are_refused(tmp_path):
+    onnx.save(onnx.parser.parse_model(ONNX_TEXT), tmp_path / "in.onnx")
+    with pytest.raises(UsageError) as refused:
+        deploykit.export(tmp_path / "in.onnx", output=tmp_path / "out.onnx", inputs=["x:float32[n,5]"])
+    assert refused.value.code == "DK627"
+
+
+def test_external_data_is_gathered(tmp_path):
+    model = onnx.parser.parse_model(ONNX_TEXT)
+    weights = onnx.numpy_helper.to_array(model.graph.initializer[0])
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weights, "w"))
+    onnx.save(model, tmp_path / "in.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    report = deploykit.export(tmp_path / "in.onnx", output=tmp_path / "out.onnx")
+    assert report.artifact.files == ("out.onnx",)
+    (tmp_path / "w.bin").unlink()
+    assert run(tmp_path / "out.onnx", x=np.ones((1, 4), np.float32))[0].tolist() == [[16, 20]]
+
+
+def test_an_opset_that_an_operator_does_not_have_is_refused(tmp_path):
+    text = """
+        <ir_version: 9, opset_import: ["": 20]>
+        agraph (float[n,4] x) => (float[n,4] y) { y = Gelu(x) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "in.onnx")
+    with pytest.raises(VendorError) as refused:
+        deploykit.export(tmp_path / "in.onnx", output=tmp_path / "out.onnx", opset=13)
+    assert refused.value.code == "DK628"
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_real_models_pass(shared_model, tmp_path):
+    report = deploykit.export(shared_model("silero_vad/silero_vad.onnx"), output=tmp_path / "out.onnx")
+    assert report.exit_code == 0
+    assert report.metrics["parity"]["samples"] >= 3
+    assert all(row["exact"] for row in report.metrics["parity"]["outputs"])
