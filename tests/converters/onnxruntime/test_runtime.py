@@ -3,10 +3,11 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+import deploykit
 from deploykit import graph
 from deploykit.converters.onnxruntime.runtime import load, open_session, session_options
 from deploykit.errors import GateError, ModelError, UnavailableError
-from deploykit.runtime import RuntimeOptions
+from deploykit.runtime import RuntimeOptions, open_runtime
 
 CONV = """agraph (float[N,3,8,8] x) => (float[N,10] y) {
     [conv] c = Conv <pads = [1,1,1,1]> (x, w)
@@ -125,3 +126,24 @@ def test_kernels_in_a_loop_are_summed_over_its_steps(onnx_file):
     found = {k.op: k for k in kernels}
     assert found["MatMul"].macs == 5 * 8
     assert found["Loop"].microseconds is None  # its time is its body's
+
+
+def test_digits_quantized_for_this_target_run_in_int8_kernels_and_stay_accurate(shared_model, tmp_path):
+    model = shared_model("digits/digits_cnn.onnx")
+    deploykit.quantize(
+        model,
+        output=tmp_path / "int8.onnx",
+        precision="int8",
+        target="onnxruntime",
+        calib=str(shared_model("digits/digits_cnn_calib.npz")),
+    )
+    runtime = open_runtime(tmp_path / "int8.onnx")
+    with np.load(shared_model("digits/digits_cnn_test.npz")) as data:
+        images, labels = data["x"], data["y"]
+    found = runtime.predict({"input": images})["logits"].argmax(1)
+    expected = load(model, RuntimeOptions()).predict({"input": images})["logits"].argmax(1)
+    assert np.mean(found == labels) >= np.mean(expected == labels) - 0.005
+    kernels = runtime.kernels({"input": images[:8]})
+    total = sum(k.macs for k in kernels)
+    assert sum(k.macs for k in kernels if k.precision == "int8") / total >= 0.9
+    assert total == sum(graph.macs(graph.load(model), {"N": 8}).values())

@@ -3,6 +3,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+import deploykit
 from deploykit import graph
 from deploykit.converters.openvino.convert import convert_job
 from deploykit.converters.openvino.runtime import load, properties
@@ -126,3 +127,24 @@ def test_missing_weights_and_other_files_are_refused_by_name(onnx_file, tmp_path
     with pytest.raises(ModelError) as caught:
         open_runtime(ir)
     assert caught.value.code == "DK202"
+
+
+def test_digits_quantized_for_this_target_run_in_int8_kernels_and_stay_accurate(shared_model, tmp_path):
+    model = shared_model("digits/digits_cnn.onnx")
+    deploykit.quantize(
+        model,
+        output=tmp_path / "int8.onnx",
+        precision="int8",
+        target="openvino",
+        calib=str(shared_model("digits/digits_cnn_calib.npz")),
+    )
+    runtime = open_runtime(converted(tmp_path / "int8.onnx", tmp_path))
+    with np.load(shared_model("digits/digits_cnn_test.npz")) as data:
+        images, labels = data["x"], data["y"]
+    found = runtime.predict({"input": images})["logits"].argmax(1)
+    expected = load(model, RuntimeOptions()).predict({"input": images})["logits"].argmax(1)
+    assert np.mean(found == labels) >= np.mean(expected == labels) - 0.005
+    kernels = runtime.kernels({"input": images[:8]})
+    total = sum(k.macs for k in kernels)
+    assert sum(k.macs for k in kernels if k.precision == "int8") / total >= 0.9
+    assert total == sum(graph.macs(graph.load(model), {"N": 8}).values())
