@@ -24,7 +24,9 @@ from deploykit.errors import DeploykitError, UnavailableError, VendorError, erro
 from deploykit.progress import OnProgress, Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    LogListener = Callable[[str, list[str]], None]  # the worker's name, all lines of its log
 
 LOG_LINES = 20
 _SCRIPT = str(Path(worker_module.__file__).resolve())
@@ -41,6 +43,7 @@ _QUIET = {
     "PYTHONIOENCODING": "utf-8",
     "PYTHONUNBUFFERED": "1",
 }
+_log_listener: contextvars.ContextVar[LogListener | None] = contextvars.ContextVar("log listener", default=None)
 
 
 class Worker:
@@ -137,10 +140,13 @@ class Worker:
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None:
             return None
-        with contextlib.suppress(BrokenPipeError, ValueError):
-            stdin.write(json.dumps(request) + "\n")
+        text = json.dumps(request) + "\n"
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(text)
             stdin.flush()
         for line in stdout:
+            if not line.endswith("\n"):  # it died in the middle of its answer
+                return None
             message: dict[str, Any] = json.loads(line)
             if "progress" in message:
                 if on_progress is not None:
@@ -231,6 +237,9 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        listener = _log_listener.get()
+        if listener is not None and not self._log.closed:
+            listener(self.name, self.log_since(0))
         self._log.close()
         self._forget_log()
 
@@ -295,6 +304,16 @@ class WorkerPool:
 
 
 _current: contextvars.ContextVar[WorkerPool | None] = contextvars.ContextVar("workers", default=None)
+
+
+@contextlib.contextmanager
+def vendor_logs(listener: LogListener) -> Iterator[None]:
+    """Gives the listener every worker's log when the worker ends, for `--verbose`."""
+    token = _log_listener.set(listener)
+    try:
+        yield
+    finally:
+        _log_listener.reset(token)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+# Where `load` notes the external data files of a model: names relative to its folder.
+EXTERNAL_FILES = "deploykit.external_files"
+
 
 def check_file(path: Path) -> None:
     """Refuses what `load` would refuse, without building the graph; external data stays unread.
@@ -36,7 +39,7 @@ def load(path: Path) -> ir.Model:
     Raises InvalidFileError (DK101 to DK104: missing, folder, unreadable, empty) and ModelError (DK110 another kind of
     file, DK111 damaged, DK112 not a model, DK113 to DK116 tensors, DK117 wiring, DK118 opset imports, DK119 too large).
     """
-    proto, ordered = _checked(path)
+    proto, ordered, locations = _checked(path)
     make_dense(proto, path)
     try:
         model: ir.Model = ir.from_proto(proto)
@@ -48,6 +51,7 @@ def load(path: Path) -> ir.Model:
             hint="the file was made by a faulty tool: export it again",
         ) from problem
     _bind_external(model, path.parent)
+    model.meta[EXTERNAL_FILES] = locations
     if not ordered:
         for graph in model.graphs():
             graph.sort()
@@ -61,15 +65,11 @@ def read_proto(path: Path) -> onnx.ModelProto:
     return _checked(path)[0]
 
 
-def external_files(path: Path) -> tuple[str, ...]:
-    """Locations of the external data of a model, relative to its folder, sorted; raises as `load` does."""
-    return check_tensors(_parse(path), path)
-
-
-def _checked(path: Path) -> tuple[onnx.ModelProto, bool]:
+def _checked(path: Path) -> tuple[onnx.ModelProto, bool, tuple[str, ...]]:
+    """The model, whether its nodes stand in order, and its external data files."""
     proto = _parse(path)
-    check_tensors(proto, path)
-    return proto, check_wiring(proto, path)
+    locations = check_tensors(proto, path)
+    return proto, check_wiring(proto, path), locations
 
 
 def _parse(path: Path) -> onnx.ModelProto:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from deploykit.artifact import Artifact, TensorSpec, read_manifest
 from deploykit.graph.naming import all_nodes
-from deploykit.graph.reading import external_files, load
+from deploykit.graph.reading import EXTERNAL_FILES, load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,7 +146,7 @@ def describe(path: Path, model: ir.Model | None = None) -> Artifact:
     found = Artifact.of(
         path,
         "onnx",
-        files=(path.name, *external_files(path)),
+        files=(path.name, *model.meta[EXTERNAL_FILES]),
         inputs=inputs,
         outputs=outputs,
         opset=opset(model) or None,
