@@ -109,6 +109,19 @@ def test_a_vendor_failure_shows_its_log_and_the_reproducing_command(capsys: pyte
     assert "reproduce: python -m deploykit.worker r.json" in err
 
 
+def test_verbose_shows_what_the_vendor_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    from deploykit.isolation import run_isolated
+
+    def work() -> Report:
+        run_isolated("loud", "builtins:print", {"end": "a word from the vendor\n"})
+        return report()
+
+    Ui("check", quiet=True).run(work)
+    assert capsys.readouterr() == ("", "")
+    Ui("check", quiet=True, verbose=True).run(work)
+    assert capsys.readouterr() == ("", "loud | a word from the vendor\n")
+
+
 @pytest.mark.parametrize("suffix", [".json", ".html", ".md", ".xml", ".sarif"])
 def test_the_report_file_is_written_in_the_format_of_its_suffix(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"r{suffix}"

@@ -55,7 +55,8 @@ class Ui:
         """Does the work and shows how it ended; every outcome is one report and one exit code."""
         try:
             self._check_report_file()
-            report = work()
+            with self._vendor_logs():
+                report = work()
         except DeploykitError as problem:
             report = Report(self.command, error=problem)
             if self.verbose:
@@ -68,6 +69,17 @@ class Ui:
             traceback.print_exc()
             report = Report(self.command, error=_bug(problem))
         return self.finish(report)
+
+    def _vendor_logs(self) -> contextlib.AbstractContextManager[None]:
+        if not self.verbose:
+            return contextlib.nullcontext()
+        from deploykit.isolation import vendor_logs
+        from deploykit.render.failure import printable
+
+        def show(worker: str, lines: list[str]) -> None:
+            sys.stderr.writelines(f"{worker} | {printable(line)}\n" for line in lines)
+
+        return vendor_logs(show)
 
     @contextlib.contextmanager
     def progress(self) -> Iterator[OnProgress]:
