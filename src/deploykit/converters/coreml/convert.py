@@ -74,6 +74,16 @@ def _refusal(row: Any) -> Finding:
     )
 
 
+def _passes() -> Any:
+    """coremltools' passes without the one that turns `x * a + b` into a batch_norm and leaves its epsilon at 1e-5.
+
+    It scales every result by 1 / sqrt(1 + 1e-5) (coremltools 9.0, fuse_elementwise_to_batchnorm).
+    """
+    passes = ct.PassPipeline()
+    passes.remove_passes({"common::fuse_elementwise_to_batchnorm"})
+    return passes
+
+
 def _write(
     built: Built, inputs: Sequence[TensorSpec], shapes: Mapping[str, Profile], target: str, output: Path
 ) -> None:
@@ -90,6 +100,7 @@ def _write(
             minimum_deployment_target=ct.target[target],
             compute_precision=ct.precision.FLOAT32,  # "as the program says": no pass changes it
             skip_model_load=True,
+            pass_pipeline=_passes(),
         )
         package.save(str(output))
     normalize(output, package.get_spec())

@@ -222,6 +222,8 @@ def _lower(row: Judged, environment: Environment) -> Verdict:
     try:
         made = entry.function(OpContext(node, environment))
         variables = made if isinstance(made, tuple) else (made,)
+        if len(variables) < node.used_outputs:
+            raise Refused("an output that is used has no lowering", "remove the output and what uses it")
         for position, variable in enumerate(variables):
             _assert_declared(node, position, variable)
     except Refused as problem:

@@ -70,12 +70,20 @@ def group_normalization(op: OpContext) -> Var:
 
 
 @lowers("LayerNormalization", since=17)
-def layer_normalization(op: OpContext) -> Var:
-    """Normalizes over all axes from `axis` on, then scale and bias, which broadcast; mean and deviation on request."""
+def layer_normalization(op: OpContext) -> tuple[Var, ...]:
+    """Normalizes over all axes from `axis` on, then scale and bias, which broadcast; mean and 1/deviation on request."""
     x = op.input()
     axes = list(range(positive_axis(op.integer("axis", -1), x.rank), x.rank))
-    y = mb.mul(x=_normalized(x, axes, op.real("epsilon", 1e-5)), y=op.input(1))
-    return mb.add(x=y, y=op.input(2)) if op.has(2) else y
+    epsilon = op.real("epsilon", 1e-5)
+    y = mb.mul(x=_normalized(x, axes, epsilon), y=op.input(1))
+    y = mb.add(x=y, y=op.input(2)) if op.has(2) else y
+    if op.used_outputs == 1:
+        return (y,)
+    mean = mb.reduce_mean(x=x, axes=axes, keep_dims=True)
+    centred = mb.sub(x=x, y=mean)
+    variance = mb.reduce_mean(x=mb.mul(x=centred, y=centred), axes=axes, keep_dims=True)
+    deviation = mb.sqrt(x=mb.add(x=variance, y=like(x, epsilon)))
+    return y, mean, mb.real_div(x=like(x, 1), y=deviation)
 
 
 @lowers("RMSNormalization", since=23)

@@ -1,0 +1,74 @@
+"""The Core ML worker, models as text, and packages evaluated by an independent reader."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import onnx
+import pytest
+
+from deploykit.converters.coreml import TARGET
+from deploykit.isolation import run_isolated, workers
+
+pytest.importorskip("coremltools")
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Writes a model given as text (or as a ModelProto) and returns its path."""
+
+    def write(model, name="model.onnx"):
+        path = tmp_path / name
+        onnx.save(onnx.parser.parse_model(model) if isinstance(model, str) else model, path)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def pool():
+    with workers() as found:
+        yield found
+
+
+@pytest.fixture
+def build(pool, tmp_path):
+    """Runs the convert job: result and the package's path."""
+
+    def run(model, *, dims=None, profiles=None, output="model.mlpackage", **options):
+        path = tmp_path / output
+        arguments = {
+            "model": str(model),
+            "output": str(path),
+            "options": options,
+            "dims": dims or {},
+            "profiles": profiles or {},
+            "precision": "fp32",
+        }
+        function = "deploykit.converters.coreml.convert:convert_job"
+        return run_isolated(TARGET.worker, function, arguments, block=TARGET.blocked), path
+
+    return run
+
+
+@pytest.fixture
+def check(pool):
+    """Runs the support job."""
+
+    def run(model, *, dims=None, **options):
+        arguments = {"model": str(model), "options": options, "dims": dims or {}, "profiles": {}}
+        function = "deploykit.converters.coreml.support:support_job"
+        return run_isolated(TARGET.worker, function, arguments, block=TARGET.blocked)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def evaluate():
+    """Evaluates a package by Apple's documented semantics: `evaluate(package, feeds)` gives outputs by name."""
+    file = Path(__file__).with_name("mil_semantics.py")
+    spec = importlib.util.spec_from_file_location("mil_semantics", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.run_package
