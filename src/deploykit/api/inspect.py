@@ -36,6 +36,7 @@ def inspect(file: str | Path) -> Report:
 
 
 def _inspect_onnx(path: Path) -> Report:
+    graph.check_kind(path)  # another kind of file is refused before the ONNX library is imported
     model = graph.load(path)
     artifact = graph.describe(path, model)
     metrics = graph.summary(model)
