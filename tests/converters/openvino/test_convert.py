@@ -1,10 +1,12 @@
+import contextlib
+
 import numpy as np
 import openvino as ov
 import pytest
 
 from deploykit.converters.openvino.convert import convert_job
 from deploykit.converters.openvino.inspect import describe
-from deploykit.errors import GateError
+from deploykit.errors import GateError, OutputError
 from deploykit.isolation import Worker
 from deploykit.runtime import open_runtime
 
@@ -126,3 +128,30 @@ def test_refused_node_is_named_with_all_others(onnx_file, tmp_path):
     assert (caught.value.code, caught.value.node, caught.value.op) == ("DK201", "first", "Odd")
     assert "'second'" in caught.value.context[0]
     assert not list(tmp_path.glob("m.*"))
+
+
+@contextlib.contextmanager
+def largest_file(size):
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("rows", [2, 900], ids=["xml does not fit", "bin does not fit"])
+def test_full_disk_is_told_as_such_and_names_the_output(onnx_file, tmp_path, rows):
+    text = f"agraph (float[N,{rows}] x) => (float[N,9] y) {{ y = MatMul (x, w) }}"
+    model = onnx_file(text, w=weights(rows, 9))
+    with largest_file(1_000), pytest.raises(OutputError, match=r"no space left for m\.xml") as caught:
+        convert(model, tmp_path / "m.xml")
+    assert caught.value.code == "DK125"
+
+
+def test_folder_with_spaces_and_letters_of_any_script(net, tmp_path):
+    folder = tmp_path / "модель 模型 é"
+    folder.mkdir()
+    convert(net, folder / "имя 名.xml")
+    assert open_runtime(folder / "имя 名.xml").predict({"image": weights(1, 3, 8, 8)})["logits"].shape == (1, 5)

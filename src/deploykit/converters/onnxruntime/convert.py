@@ -53,10 +53,12 @@ def convert_job(
     inputs, _ = graph.interface(loaded)
     findings = unused_bounds(inputs, dims, profiles, target="onnxruntime")
     _fix(loaded, _fixed_sizes(inputs, dims, profiles))
-    files = graph.save(loaded, final)
-    if (chosen := _LEVELS[level]) is not None:
-        loaded, files = _optimise(final, files, chosen)
-        findings += _ties(level, loaded)
+    # The folder is a staging one: the user knows the file by its name.
+    with io.no_space_named(Path(final.name)):
+        files = graph.save(loaded, final)
+        if (chosen := _LEVELS[level]) is not None:
+            loaded, files = _optimise(final, files, chosen)
+            findings += _ties(level, loaded)
     open_session(final, session_options(RuntimeOptions()))
     inputs, outputs = graph.interface(loaded)
     return {

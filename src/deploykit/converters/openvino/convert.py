@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +54,9 @@ def convert_job(
         dataclasses.replace(spec, shape=fixed_by(spec, shape)) for spec, shape in zip(inputs, limits, strict=True)
     )
     remember(converted, inputs, outputs)
-    # compress_to_fp16 is on by default and would halve the weights of a float32 model without being asked.
-    with io.no_space_named(final):
-        ov.save_model(converted, final, compress_to_fp16=False)
+    # The folder is a staging one: the user knows the file by its name.
+    with io.no_space_named(Path(final.name)):
+        _save(converted, final)
         normalise(final, _names(loaded))
     written_inputs, written_outputs = interface(core.read_model(final))
     _expect(inputs, written_inputs)
@@ -89,6 +90,20 @@ def _refusal(path: Path, problem: Exception) -> Exception:
         context=[f"and {other.op_type} {other.name!r}: {why.reason}" for other, why in refused[1:10]],
         hint=verdict.remedy,
     )
+
+
+def _save(model: ov.Model, final: Path) -> None:
+    try:
+        # compress_to_fp16 is on by default and would halve the weights of a float32 model without being asked.
+        ov.save_model(model, final, compress_to_fp16=False)
+    except RuntimeError:
+        # OpenVINO says "iostream error" and no more: writing on where it stopped tells whether the disk is full.
+        for member in (final.with_suffix(".bin"), final):
+            with member.open("ab") as stream:
+                stream.write(bytes(1 << 20))
+                stream.flush()
+                os.fsync(stream.fileno())
+        raise
 
 
 def _restrict(model: ov.Model, limits: list[list[Bounds | None]]) -> None:
