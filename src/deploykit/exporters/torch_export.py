@@ -197,9 +197,10 @@ def rename_symbols(model: ir.Model, names: Mapping[str, str]) -> None:
     for scope in model.graphs():
         values = [*scope.inputs, *scope.outputs, *(output for node in scope for output in node.outputs)]
         for value in values:
-            if value.shape is None or value.shape.frozen:
-                continue
-            for axis, dim in enumerate(value.shape.dims):
-                text = getattr(dim, "value", None)
-                if isinstance(text, str):
-                    value.shape[axis] = pattern.sub(lambda match: names[match[0]], text)
+            if value.shape is not None:
+                value.shape = type(value.shape)([_renamed(dim, pattern, names) for dim in value.shape.dims])
+
+
+def _renamed(dim: Any, pattern: re.Pattern[str], names: Mapping[str, str]) -> Any:
+    text = getattr(dim, "value", None)
+    return pattern.sub(lambda match: names[match[0]], text) if isinstance(text, str) else dim

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph, io
+from deploykit.comparison import stochastic_nodes
 from deploykit.equivalence import compare_models
 from deploykit.lazy import require, versions_of
 from deploykit.progress import OnProgress, silent
@@ -50,8 +51,8 @@ def verify_job(
 
 
 def measure_job(model: str) -> dict[str, Any]:
-    """Nodes of a model and whether its weights lie outside, for comparison with candidates."""
-    return {"nodes": count_nodes(graph.load(Path(model)))}
+    """Nodes of a model, for comparison with candidates, and the names of those that draw random numbers."""
+    return {"nodes": count_nodes(graph.load(Path(model))), "random": stochastic_nodes(Path(model))}
 
 
 def fix_dims_job(model: str, output: str, dims: dict[str, int]) -> list[str]:
@@ -66,12 +67,9 @@ def fix_dims_job(model: str, output: str, dims: dict[str, int]) -> list[str]:
                 if not value.is_graph_output():
                     value.shape = None
         for value in (*scope.inputs, *scope.outputs):
-            if value.shape is None or value.shape.frozen:
-                continue
-            for axis, dim in enumerate(value.shape.dims):
-                name = getattr(dim, "value", None)
-                if isinstance(name, str) and name in dims:
-                    value.shape[axis] = dims[name]
+            if value.shape is not None:
+                sizes = [dims.get(str(getattr(dim, "value", "")), dim) for dim in value.shape.dims]
+                value.shape = type(value.shape)(sizes)
     return list(graph.save(loaded, Path(output)))
 
 

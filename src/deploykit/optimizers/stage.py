@@ -15,7 +15,7 @@ from deploykit.errors import DeploykitError, GateError, MissingDependencyError, 
 from deploykit.isolation import run_isolated, workers
 from deploykit.lazy import installed, missing, versions_of
 from deploykit.progress import OnProgress, Progress
-from deploykit.report import Finding, note
+from deploykit.report import Finding, note, warning
 from deploykit.stage import Product, Stage, Verification
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class SimplifyStage(Stage):
         with io.scratch_folder() as folder:
             scratch = Path(folder)
             base = self._fixed(original.path, scratch)
-            before = self._measured(base, original)
+            before = self._measured(base, original, findings)
             candidates = self._attempts(base, scratch, findings, on_progress)
             winner, outcome = self._choose(candidates, base, before, findings, on_progress)
             chosen = winner or before
@@ -119,9 +119,12 @@ class SimplifyStage(Stage):
         )
         return folder / model.name
 
-    def _measured(self, base: Path, original: Artifact) -> Candidate:
+    def _measured(self, base: Path, original: Artifact, findings: list[Finding]) -> Candidate:
         described = original if base == original.path else graph.describe(base)
         facts = run_isolated("simplify-native", "deploykit.optimizers.engines:measure_job", {"model": str(base)})
+        if facts["random"]:
+            text = f"the model draws random numbers in {', '.join(facts['random'])}: they stay as they are"
+            findings.append(warning("DK630", text))
         return Candidate("none", base, facts["nodes"], described.size_bytes, described.files, {})
 
     def _attempts(self, base: Path, scratch: Path, findings: list[Finding], on_progress: OnProgress) -> list[Candidate]:
@@ -214,7 +217,7 @@ class SimplifyStage(Stage):
             if wrong:
                 self._turn_down(candidate, "; ".join(wrong)[:500], findings)
                 continue
-            findings += found
+            findings += [finding for finding in found if finding.code != "DK630"]
             findings.append(_gained(candidate, before, outcome))
             return candidate, outcome
         return None, {}
