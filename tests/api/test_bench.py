@@ -6,7 +6,9 @@ import onnx
 import pytest
 
 import deploykit
-from deploykit.errors import DataError, UsageError
+from deploykit.artifact import Artifact, write_manifest
+from deploykit.errors import DataError, InvalidFileError, UsageError
+from deploykit.target import get_target, unavailable
 
 ROW = {
     "artifact",
@@ -59,12 +61,25 @@ def test_generous_budgets_pass_and_impossible_ones_fail(model):
 def test_only_artifacts_of_other_machines_is_exit_3_with_rows(tmp_path):
     engine = tmp_path / "m.engine"
     engine.write_bytes(b"built for a GPU")
+    facts = {"target": "tensorrt-rtx", "precision": "int8", "stage": "convert"}
+    write_manifest(Artifact.of(engine, "tensorrt-rtx", **facts))
+    if unavailable(get_target("tensorrt-rtx")) is None:
+        pytest.skip("this machine has the GPU")
     report = deploykit.bench(engine, **QUICK)
     assert report.exit_code == 3
-    assert report.metrics["rows"][0]["execution"] == "none"
+    (row,) = report.metrics["rows"]
+    assert (row["label"], row["execution"]) == ("tensorrt-rtx int8", "none")
+    assert row["reason"]
     assert "DK443" in codes(report, "note")
     budget = deploykit.bench(engine, max_size_mb=1e-9, **QUICK)
     assert (budget.exit_code, codes(budget)) == (1, ["DK442"])
+
+
+def test_a_file_that_is_no_artifact_is_refused(tmp_path):
+    engine = tmp_path / "m.engine"
+    engine.write_bytes(b"not an engine at all")
+    with pytest.raises(InvalidFileError):
+        deploykit.bench(engine, **QUICK)
 
 
 def test_wrong_use_is_told(model, tmp_path):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit.api.convert import bounds_of, data_request
 from deploykit.api.inspect import inspect
-from deploykit.comparison import accuracy_of, describe, require_runnable, why_not_runnable
+from deploykit.comparison import accuracy_of, describe, require_runnable
+from deploykit.errors import UnavailableError
 from deploykit.evaluation import make_metric
 from deploykit.isolation import run_isolated, workers
 from deploykit.parity import TOLERANCES, row_for
@@ -101,12 +102,15 @@ def validate(
 def described(path: Path) -> Artifact:
     """The artifact at `path`: as its manifest says when that fits the files, else as its target reads it.
 
-    What does not run here is not opened: it keeps what the manifest or the suffix tells.
+    Where what reads it is not installed, it keeps what the suffix tells.
     """
     found = describe(path)
-    if found.format == "onnx" or found.stage or why_not_runnable(path) is not None:
+    if found.format == "onnx" or found.stage:
         return found
-    return inspect(path).artifact or found
+    try:
+        return inspect(path).artifact or found
+    except UnavailableError:
+        return found
 
 
 def _call(sides: Sequence[Artifact], function: str, on_progress: OnProgress, **arguments: Any) -> Any:
