@@ -16,6 +16,8 @@ ERRORS: dict[str, tuple[str, int]] = {
     "unknown_option": ("check model.onnx --targt openvino", 2),
     "wrong_choice": ("quantize model.onnx -o out.onnx --precision int7", 2),
     "not_a_number": ("bench model.onnx --batch many", 2),
+    "too_small": ("bench model.onnx --batch=0", 2),
+    "too_large": ("serve model.onnx --http-port 70000", 2),
     "missing_argument": ("validate model.onnx", 2),
     "missing_option": ("convert model.onnx -o out.xml", 2),
     "missing_file": ("inspect gone.onnx", 2),

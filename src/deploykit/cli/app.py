@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _ParserError as problem:
         from deploykit.cli.usage import usage_error
 
-        return _refuse(args, usage_error(problem))
+        return _refuse(args, usage_error(problem, args))
 
 
 def _help_of(group: Any) -> str:
