@@ -1,5 +1,6 @@
 """Damaged and hostile model files: every refusal says what is wrong, and where."""
 
+import resource
 import time
 import zlib
 
@@ -79,24 +80,32 @@ def test_fragments_are_not_models(tmp_path, message, missing):
     assert missing in error.message
 
 
+def varint(value):
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def test_millions_of_empty_nodes_are_not_unpacked(tmp_path):
+    nodes = b"\x0a\x00" * 5_000_000
+    content = onnx.ModelProto(ir_version=8).SerializeToString() + b"\x3a" + varint(len(nodes)) + nodes
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    error = refused(written(tmp_path, content))
+    assert error.code == "DK119"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB; unpacked it takes gigabytes
+
+
 def test_deep_nesting_is_refused_quickly(tmp_path):
     inner = onnx.GraphProto(name="g")
     content = inner.SerializeToString()
     for _ in range(5000):
         for tag in (b"\x32", b"\x2a", b"\x0a"):  # AttributeProto.g, NodeProto.attribute, GraphProto.node
-            size = len(content)
-            varint = bytearray()
-            while size > 127:
-                varint.append(size & 127 | 128)
-                size >>= 7
-            content = tag + bytes([*varint, size]) + content
+            content = tag + varint(len(content)) + content
     model = onnx.ModelProto(ir_version=8).SerializeToString()
-    size, varint = len(content), bytearray()
-    while size > 127:
-        varint.append(size & 127 | 128)
-        size >>= 7
     started = time.monotonic()
-    error = refused(written(tmp_path, model + b"\x3a" + bytes([*varint, size]) + content))
+    error = refused(written(tmp_path, model + b"\x3a" + varint(len(content)) + content))
     assert error.code == "DK111"
     assert time.monotonic() - started < 2
 
@@ -135,6 +144,7 @@ def test_paths_with_spaces_scripts_and_length(tmp_path):
         path.unlink()
 
 
+@pytest.mark.serial
 def test_check_file_is_quick(tmp_path):
     rng = np.random.default_rng(0)
     weights = [onnx.numpy_helper.from_array(rng.random((1 << 20), np.float32), f"w{i}") for i in range(25)]

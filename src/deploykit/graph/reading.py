@@ -13,12 +13,15 @@ from deploykit.errors import ModelError
 from deploykit.graph.files import check_kind
 from deploykit.graph.sparse import make_dense
 from deploykit.graph.tensors import check_tensors
+from deploykit.graph.wire import graph_entries
 from deploykit.graph.wiring import check_wiring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+# Two bytes of file may become a node of hundreds of bytes in memory.
+MOST_ENTRIES = 2_000_000
 # Where `load` notes the external data files of a model: names relative to its folder.
 EXTERNAL_FILES = "deploykit.external_files"
 
@@ -80,6 +83,8 @@ def _parse(path: Path) -> onnx.ModelProto:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
             view = memoryview(content)
             try:
+                if graph_entries(view, MOST_ENTRIES) > MOST_ENTRIES:
+                    raise _too_many(path)
                 proto.ParseFromString(view)
             finally:
                 view.release()
@@ -100,6 +105,15 @@ def _parse(path: Path) -> onnx.ModelProto:
             hint="give the .onnx file that the exporter wrote (a single tensor or a fragment is not a model)",
         )
     return proto
+
+
+def _too_many(path: Path) -> ModelError:
+    return ModelError(
+        f"{path} has more than {MOST_ENTRIES} nodes and values, and would fill the memory",
+        code="DK119",
+        file=path,
+        hint="no exporter writes such graphs: get the file again, or export it with loops kept as loops",
+    )
 
 
 def _first_line(problem: BaseException) -> str:
