@@ -57,7 +57,22 @@ def __getattr__(name: str) -> Callable[..., Any]:
 
 
 if TYPE_CHECKING:
+    # What type checkers and editors see; at run time each name is bound to its module when it is called.
+    from deploykit.api.bench import bench
+    from deploykit.api.check import check
+    from deploykit.api.convert import convert
+    from deploykit.api.doctor import doctor
+    from deploykit.api.explain import explain
+    from deploykit.api.export import export
+    from deploykit.api.init import init
+    from deploykit.api.inspect import inspect
+    from deploykit.api.package import package
     from deploykit.api.quantize import quantize
+    from deploykit.api.serve import serve
+    from deploykit.api.simplify import simplify
+    from deploykit.api.targets import targets
+    from deploykit.api.validate import validate
+    from deploykit.pipeline.engine import run
 else:
     quantize = _bind("quantize", _PUBLIC["quantize"])
 

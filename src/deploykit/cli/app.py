@@ -78,13 +78,6 @@ class LazyGroup(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
-    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Command names from the table; options as in the base class."""
-        from typer.core import CompletionItem
-
-        found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
-        return found if found and not incomplete.startswith("-") else super().shell_complete(ctx, incomplete)
-
 
 def _show_version(value: bool) -> None:
     if value:

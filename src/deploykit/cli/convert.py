@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -65,7 +65,7 @@ def convert(
     io.check_output(output, force=ui.force, suffix=target.suffix or None)
     options = arguments.pairs(option, "--option")
     check_options(target, options)
-    facts = {
+    facts: dict[str, Any] = {
         "inputs": arguments.inputs(input),
         "dims": arguments.dim_ranges(dim),
         "sample": arguments.optional_file(sample, "sample file", ".npz"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -39,7 +39,7 @@ def export(
     """Export a model source to ONNX and prove that the file computes what the source computes."""
     arguments.source(source)
     io.check_output(output, force=ui.force, suffix=".onnx")
-    facts = {
+    facts: dict[str, Any] = {
         "inputs": arguments.inputs(input),
         "dims": arguments.dim_ranges(dim),
         "sample": arguments.optional_file(sample, "sample file", ".npz"),

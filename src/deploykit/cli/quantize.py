@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -70,7 +70,7 @@ def quantize(
     arguments.one_target(target)
     if max_drop is not None and eval is None:
         raise UsageError("--max-drop needs labelled data", code="DK808", hint="add --eval DATA --metric top1")
-    facts = {
+    facts: dict[str, Any] = {
         "calib": arguments.data(calib, "--calib"),
         "eval": arguments.data(eval, "--eval"),
         "ranges": arguments.optional_file(ranges, "ranges file"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -99,7 +99,7 @@ def run(
         arguments.one_of(stage, STAGES, "--only")
     if write_config is not None:
         io.check_output(write_config, force=ui.force)
-    facts = {
+    facts: dict[str, Any] = {
         "inputs": arguments.inputs(input),
         "dims": arguments.dim_ranges(dim),
         "weights": arguments.optional_file(weights, "weights file", ".safetensors", ".pt", ".pth"),

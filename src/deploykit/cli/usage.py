@@ -22,7 +22,7 @@ _REASONS = {
 
 
 def usage_error(problem: Any, args: Sequence[str]) -> UsageError:
-    """Our error for what typer's parser raised on `args` (DK806 option, DK807 value, DK808 missing, DK800 otherwise)."""
+    """Our error for what typer's parser raised: DK806 option, DK807 value, DK808 missing, DK800 otherwise."""
     command = problem.ctx.command_path if getattr(problem, "ctx", None) is not None else "deploykit"
     option = getattr(problem, "option_name", None)
     help_line = f"{command} --help"
