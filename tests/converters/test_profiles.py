@@ -75,3 +75,9 @@ def test_a_profile_of_an_unknown_input_is_an_error():
 
 def test_fixed_inputs_need_no_profile():
     assert resolve_profiles([TensorSpec("x", "float32", (1, 3))], {}, {}, target="t") == ({}, [])
+
+
+def test_bounds_of_a_dimension_that_is_not_there_are_a_warning():
+    _, findings = resolve_profiles([IMAGE], {"batch": [1, 4], "bach": [1, 2]}, {}, target="t")
+    assert [(f.code, f.severity) for f in findings] == [("DK204", "warning")]
+    assert findings[0].hint == "did you mean 'batch'?"

@@ -6,6 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from deploykit.converters.bounds import unused_bounds
 from deploykit.errors import UsageError
 from deploykit.report import Finding, failure
 
@@ -90,10 +91,12 @@ def resolve_profiles(
 
     A profile that was given wins. Otherwise each symbol takes its `--dim` bounds as min and max, and as opt their
     geometric mean (1..64: 8), the middle of a range of batch sizes.
-    Findings: DK520 a dimension without an upper bound, DK521 a profile that does not fit the model.
+    Findings: errors DK520 a dimension without an upper bound, DK521 a profile that does not fit the model; a warning
+    DK204 for bounds of a dimension that the model does not have.
     """
     names = {spec.name for spec in inputs}
-    findings = [
+    findings = unused_bounds(inputs, dims, {}, target=target)
+    findings += [
         failure(
             "DK521",
             f"there is a profile for {name!r}, which is no input of the model",

@@ -50,7 +50,7 @@ def convert_job(
         "findings": findings,
         "metrics": {},
     }
-    if not findings:
+    if not any(finding.severity == "error" for finding in findings):
         built = build(loaded, inputs, outputs, fixed_dims(dims), ct.target[target])
         findings += [_refusal(row) for row in built.refused]
         if built.program is not None:
@@ -75,7 +75,7 @@ def _refusal(row: Any) -> Finding:
 
 
 def _passes() -> Any:
-    """coremltools' passes without the one that turns `x * a + b` into a batch_norm and leaves its epsilon at 1e-5.
+    """The passes of coremltools without the one that turns `x * a + b` into a batch_norm and leaves its epsilon at 1e-5.
 
     It scales every result by 1 / sqrt(1 + 1e-5) (coremltools 9.0, fuse_elementwise_to_batchnorm).
     """

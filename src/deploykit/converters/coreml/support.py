@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import coremltools as ct
 
 from deploykit import graph
-from deploykit.converters.coreml.frontend import SOURCE, build, door_type
+from deploykit.converters.coreml.frontend import SOURCE, build, door_type, judge
 from deploykit.converters.coreml.options import deployment_target
 from deploykit.converters.profiles import Profile, resolve_profiles
 from deploykit.report import Finding, failure
@@ -36,13 +36,10 @@ def support_job(
     inputs, outputs = graph.interface(loaded)
     _, findings = resolve_profiles(inputs, dims, profiles, target=NAME)
     findings += interface_problems(inputs, outputs)
-    built = build(loaded, inputs, outputs, fixed_dims(dims), ct.target[target]) if not findings else None
-    if built is None:
-        from deploykit.converters.coreml.frontend import judge
-
+    if any(finding.severity == "error" for finding in findings):
         judged = judge(loaded, fixed_dims(dims))
     else:
-        judged = built.judged
+        judged = build(loaded, inputs, outputs, fixed_dims(dims), ct.target[target]).judged
     return {
         "source": SOURCE,
         "nodes": [

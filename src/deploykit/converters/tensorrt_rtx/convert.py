@@ -62,12 +62,12 @@ def convert_job(
         "findings": findings,
         "metrics": {},
     }
-    if not findings:
+    if not _blocked(findings):
         log = VendorLog()
         builder = trt.Builder(log)
         network, refused = _parse(builder, log, model)
         findings += refused or _interface_changes(network, inputs, outputs)
-        if not findings:
+        if not _blocked(findings):
             start = len(log.messages)
             plan = _build(builder, log, network, capabilities, shapes, tf32=tf32)
             findings += log.findings(start)
@@ -75,6 +75,10 @@ def convert_job(
             result["metrics"] = _static_check(Path(output), capabilities, shapes, findings)
     result["findings"] = [finding.as_dict() for finding in findings]
     return result
+
+
+def _blocked(findings: Sequence[Finding]) -> bool:
+    return any(finding.severity == "error" for finding in findings)
 
 
 def _parse(builder: Any, log: VendorLog, model: str) -> tuple[Any, list[Finding]]:

@@ -70,8 +70,12 @@ def read_plan(path: Path) -> Plan:
                 hint="copy or build it again",
             )
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            # A listing for "any accelerator" has a `*` there: code that only copies or reshapes.
             accelerators = {
-                name.decode("ascii", "replace") for found in _ACCELERATORS.finditer(data) for name in found[1].split()
+                name.decode("ascii", "replace")
+                for found in _ACCELERATORS.finditer(data)
+                for name in found[1].split()
+                if name != b"*"
             }
             layers = {found[1].decode("utf-8", "replace") for found in _LAYER.finditer(data)}
             tf32 = any(found[1] == b"1" for found in _TF32.finditer(data))

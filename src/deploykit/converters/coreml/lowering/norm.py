@@ -71,7 +71,7 @@ def group_normalization(op: OpContext) -> Var:
 
 @lowers("LayerNormalization", since=17)
 def layer_normalization(op: OpContext) -> tuple[Var, ...]:
-    """Normalizes over all axes from `axis` on, then scale and bias, which broadcast; mean and 1/deviation on request."""
+    """Normalizes over all axes from `axis` on, then scale and bias (broadcast); mean and 1 / deviation on request."""
     x = op.input()
     axes = list(range(positive_axis(op.integer("axis", -1), x.rank), x.rank))
     epsilon = op.real("epsilon", 1e-5)
