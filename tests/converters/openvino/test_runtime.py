@@ -53,6 +53,21 @@ def test_runs_like_onnx_runtime_in_float32(onnx_file, tmp_path):
 def test_exact_asks_for_float32_where_the_engine_would_take_bfloat16():
     assert properties(RuntimeOptions(), "CPU")["INFERENCE_PRECISION_HINT"] == "f32"
     assert "INFERENCE_PRECISION_HINT" not in properties(RuntimeOptions(exact=False), "CPU")
+
+
+def test_exact_keeps_float_activations_beside_int8_weights(onnx_file, tmp_path):
+    model = onnx_file(
+        """agraph (float[N,256] x) => (float[N,64] y) {
+            wd = DequantizeLinear <axis = 1> (w, s, z) y = MatMul (x, wd)
+        }""",
+        w=np.random.default_rng(2).integers(-127, 128, (256, 64)).astype(np.int8),
+        s=np.full(64, 0.01, np.float32),
+        z=np.zeros(64, np.int8),
+    )
+    assert_equal_outputs(model, converted(model, tmp_path), {"x": values(4, 256)}, rtol=1e-4, atol=1e-4)
+
+
+def test_threads_are_passed_on():
     assert properties(RuntimeOptions(threads=2), "CPU")["INFERENCE_NUM_THREADS"] == 2
 
 
