@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime as ort
 
 from deploykit import graph
@@ -19,6 +17,11 @@ from deploykit.quantize.prepare import load_float
 from deploykit.quantize.qdq import Inserter
 from deploykit.quantize.ranges import Ranges
 from deploykit.target import QuantizationScheme
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import onnx_ir as ir
 
 SYMMETRIC = QuantizationScheme()
 AFFINE = QuantizationScheme(

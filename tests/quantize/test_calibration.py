@@ -1,14 +1,18 @@
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from quantize_models import onnx_text, ranges_of
 
 from deploykit.data import Sample
 from deploykit.errors import DataError
-from deploykit.progress import Progress
 from deploykit.quantize.calibration import Calibration, tapped_session
 from deploykit.quantize.plan import observable
 from deploykit.quantize.prepare import load_float
 from deploykit.quantize.thresholds import METHODS
+
+if TYPE_CHECKING:
+    from deploykit.progress import Progress
 
 RNG = np.random.default_rng(0)
 SEQUENCE = """g (float[1,seq,4] x, float[1,0,4] past) => (float y) {

@@ -58,7 +58,13 @@ CNN = """g (float[n,3,8,8] x) => (float[n,4] y) {
 
 @pytest.fixture
 def cnn(tmp_path):
-    weights = {"w1": normal(6, 3, 3, 3), "b1": normal(6), "w2": normal(5, 6, 3, 3), "w3": normal(4, 80), "b3": normal(4)}
+    weights = {
+        "w1": normal(6, 3, 3, 3),
+        "b1": normal(6),
+        "w2": normal(5, 6, 3, 3),
+        "w3": normal(4, 80),
+        "b3": normal(4),
+    }
     return onnx_text(CNN, tmp_path / "cnn.onnx", **weights)
 
 
@@ -219,9 +225,13 @@ def test_concat_shares_the_scale_of_the_widest_input(tmp_path):
         [cat] c = Concat <axis=1> (a, b)
         [c3] y = Conv (c, w3)
     }"""
-    path = onnx_text(text, tmp_path / "m.onnx", w1=normal(2, 3, 1, 1), w2=10 * normal(2, 3, 1, 1), w3=normal(2, 4, 1, 1))
+    path = onnx_text(
+        text, tmp_path / "m.onnx", w1=normal(2, 3, 1, 1), w2=10 * normal(2, 3, 1, 1), w3=normal(2, 4, 1, 1)
+    )
     found = quantized(path, [{"x": normal(1, 3, 6, 6)}])
-    scales = {float(found.producer_of(n, i).inputs[1].const_value.numpy()) for n, i in (("cat", 0), ("cat", 1), ("c3", 0))}
+    scales = {
+        float(found.producer_of(n, i).inputs[1].const_value.numpy()) for n, i in (("cat", 0), ("cat", 1), ("c3", 0))
+    }
     assert len(scales) == 1
     widest = max(abs(found.ranges.tensors["c"].minimum), abs(found.ranges.tensors["c"].maximum))
     assert scales.pop() == pytest.approx(widest / 127)

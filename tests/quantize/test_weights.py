@@ -36,7 +36,9 @@ def test_channel_axis(text, index, rank, axis):
 
 @pytest.mark.parametrize("bits", [7, 8])
 def test_rounding_error_is_at_most_half_a_step_of_its_own_channel(bits):
-    weight = RNG.normal(size=(6, 4, 3, 3)).astype(np.float32) * np.logspace(-3, 1, 6, dtype=np.float32)[:, None, None, None]
+    weight = (
+        RNG.normal(size=(6, 4, 3, 3)).astype(np.float32) * np.logspace(-3, 1, 6, dtype=np.float32)[:, None, None, None]
+    )
     scale = w.weight_scale(weight, 0, bits=bits)
     found = w.quantize_weight(weight, scale, 0, bits=bits)
     assert np.abs(found.values).max() == 2 ** (bits - 1) - 1

@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from deploykit.quantize.families import CONTROL_FLOW
-from deploykit.quantize.half_rules import Islands, Signature, is_single, signature_of
-from deploykit.quantize.prepare import drop_unused_initializers, names_in, unique_name
+from deploykit.quantize.half_rules import Islands, Signature, complete_types, is_single, signature_of
+from deploykit.quantize.prepare import drop_unused_initializers, is_constant, names_in, unique_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +52,7 @@ def convert_to_half(
 
 class _Converter:
     def __init__(self, model: ir.Model, *, keep_io: bool, exclude: tuple[str, ...], peaks: Mapping[str, float]) -> None:
+        complete_types(model)
         self._model = model
         self._keep_io = keep_io
         self._reasons = Islands(model, exclude, peaks).find()
@@ -108,8 +109,16 @@ class _Converter:
                 self._result.converted.append(node.name or "")
             elif not touched and any(is_single(v) for v in (*node.inputs, *node.outputs)):
                 self._result.islands.append((node.name or "", node.op_type, "its definition has no half precision"))
+            found = self._as_stored(node, found)
             self._signatures[node] = found
             self._half.update(v for v, half in zip(node.outputs, found.outputs, strict=True) if half)
+
+    def _as_stored(self, node: ir.Node, found: Signature) -> Signature:
+        """A node that gives no float and reads one (Shape, Cast to int64) reads it as it is: a Cast would round."""
+        read = [value for value in node.inputs if is_single(value)]
+        if any(map(is_single, node.outputs)) or len(read) != 1 or not any(found.inputs) or is_constant(read[0]):
+            return found
+        return Signature(tuple(value in self._half for value in node.inputs), found.outputs)
 
     def _constant_uses(self, graphs: list[ir.Graph]) -> dict[ir.Value, set[bool]]:
         """For each float32 initializer, in which precisions it is read (True: half)."""

@@ -87,44 +87,81 @@ class Signature:
         return any(self.inputs) or any(self.outputs)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Formal:
+    """Type variables of an operator's inputs and outputs; variadic: the last one repeats. halves: may be either."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    variadic: tuple[bool, bool]
+    halves: frozenset[str]
+
+
 @functools.cache
-def _schema_flags(domain: str, op: str, version: int) -> tuple[tuple[bool, ...], tuple[bool, ...], bool, bool] | None:
+def _formal(domain: str, op: str, version: int) -> _Formal | None:
     try:
         schema = onnx.defs.get_schema(op, version, domain)
     except onnx.defs.SchemaError:
         return None
-    types = {constraint.type_param_str: set(constraint.allowed_type_strs) for constraint in schema.type_constraints}
-    inputs = tuple(types.get(formal.type_str, set()) >= _BOTH for formal in schema.inputs)
-    outputs = tuple(types.get(formal.type_str, set()) >= _BOTH for formal in schema.outputs)
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    return (
-        inputs,
-        outputs,
-        bool(schema.inputs) and schema.inputs[-1].option == variadic,
-        bool(schema.outputs) and schema.outputs[-1].option == variadic,
+    return _Formal(
+        tuple(formal.type_str for formal in schema.inputs),
+        tuple(formal.type_str for formal in schema.outputs),
+        (
+            bool(schema.inputs) and schema.inputs[-1].option == variadic,
+            bool(schema.outputs) and schema.outputs[-1].option == variadic,
+        ),
+        frozenset(
+            constraint.type_param_str
+            for constraint in schema.type_constraints
+            if set(constraint.allowed_type_strs) >= _BOTH
+        ),
     )
 
 
 def signature_of(node: ir.Node, versions: Mapping[str, int]) -> Signature:
-    """The places where a node may go to half; none for an operator without a schema (a custom one)."""
-    flags = _schema_flags(node.domain, node.op_type, versions.get(node.domain, 1))
-    if flags is None:
+    """The places where a node may go to half; none for an operator without a schema (a custom one).
+
+    Values of one type variable change together, so one whose type is unknown (what a custom operator gives) keeps its
+    variable in float32; in control flow each value has a type of its own.
+    """
+    formal = _formal(node.domain, node.op_type, versions.get(node.domain, 1))
+    if formal is None:
         return Signature((False,) * len(node.inputs), (False,) * len(node.outputs))
-    inputs, outputs, many_inputs, many_outputs = flags
+    inputs = [_variable(formal.inputs, index, formal.variadic[0]) for index in range(len(node.inputs))]
+    outputs = [_variable(formal.outputs, index, formal.variadic[1]) for index in range(len(node.outputs))]
+    halves = set(formal.halves)
+    if node.op_type not in CONTROL_FLOW:
+        for variable, value in (*zip(inputs, node.inputs, strict=True), *zip(outputs, node.outputs, strict=True)):
+            if value is not None and value.name and value.dtype in {None, ir.DataType.UNDEFINED}:
+                halves.discard(variable)
     kept = FLOAT_INPUTS.get(node.op_type, frozenset()) if not node.domain else frozenset()
-
-    def at(flags: tuple[bool, ...], index: int, variadic: bool) -> bool:
-        if index < len(flags):
-            return flags[index]
-        return variadic and flags[-1]
-
     return Signature(
         tuple(
-            index not in kept and is_single(value) and at(inputs, index, many_inputs)
-            for index, value in enumerate(node.inputs)
+            index not in kept and is_single(value) and variable in halves
+            for index, (variable, value) in enumerate(zip(inputs, node.inputs, strict=True))
         ),
-        tuple(is_single(value) and at(outputs, index, many_outputs) for index, value in enumerate(node.outputs)),
+        tuple(is_single(value) and variable in halves for variable, value in zip(outputs, node.outputs, strict=True)),
     )
+
+
+def complete_types(model: ir.Model) -> None:
+    """Types that shape inference does not know and the schema fixes: outputs of classic machine-learning operators."""
+    for node in model.graph.all_nodes():
+        formal = _formal(node.domain, node.op_type, model.opset_imports.get(node.domain, 1))
+        for index, value in enumerate(node.outputs if formal is not None else ()):
+            if (
+                value.type is None
+                and formal
+                and _variable(formal.outputs, index, formal.variadic[1]) == "tensor(float)"
+            ):
+                value.type = ir.TensorType(ir.DataType.FLOAT)
+
+
+def _variable(variables: tuple[str, ...], index: int, variadic: bool) -> str:
+    if index < len(variables):
+        return variables[index]
+    return variables[-1] if variadic else ""
 
 
 def is_single(value: ir.Value | None) -> bool:

@@ -33,7 +33,7 @@ def load_float(path: Path, *, minimum_opset: int = MINIMUM_OPSET, fold: bool = T
     if len(model.functions):
         common.InlinePass()(model)
     version = graph.opset(model)
-    if version < minimum_opset:
+    if 0 < version < minimum_opset:  # 0: no operator of the standard domain at all
         model = raise_opset(model, minimum_opset, path)
         findings.append(
             note("DK352", f"the opset was raised from {version} to {minimum_opset}: Q/DQ per channel needs it")
