@@ -183,7 +183,7 @@ class _Planner:
 
     def _convert(self, name: str, precision: str, quantized: Mapping[tuple[str, str], Step]) -> Step:
         section, (target, version) = self.config.targets[name], parse_target(name)
-        data, digest = self._data(self.config.validation.data)
+        data, digest = self._data(self._parity_data(precision))
         options = {
             "to": name,
             "options": dict(section.options),
@@ -210,6 +210,15 @@ class _Planner:
             precision=precision,
             after=("check",),
         )
+
+    def _parity_data(self, precision: str) -> str | None:
+        """What artifacts are compared on: stated data, else labelled data, else what calibrated them.
+
+        Random inputs lie outside the calibrated ranges, where a good INT8 model saturates: the last resort.
+        """
+        config = self.config
+        stated = config.validation.data or (config.evaluate.data if config.evaluate else None)
+        return stated or next((entry.calib for entry in config.quantize if entry.precision == precision), None)
 
     def _evaluate(self, step: Step | None) -> Step:
         """Accuracy of one artifact, or of the float source where `step` is None."""
