@@ -75,7 +75,7 @@ def _refusal(row: Any) -> Finding:
 
 
 def _passes() -> Any:
-    """The passes of coremltools without the one that turns `x * a + b` into a batch_norm and leaves its epsilon at 1e-5.
+    """All passes of coremltools but the one that makes `x * a + b` a batch_norm and leaves its epsilon at 1e-5.
 
     It scales every result by 1 / sqrt(1 + 1e-5) (coremltools 9.0, fuse_elementwise_to_batchnorm).
     """
