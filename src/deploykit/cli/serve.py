@@ -33,9 +33,9 @@ def serve(
 ) -> Report:
     """Serve an artifact over HTTP (KServe v2); prints one JSON line when ready and stops on Ctrl-C."""
     arguments.artifact_file(artifact)
-    ui.result_shown = True  # stdout is the ready line's; a script waits for it
 
     def ready(facts: dict[str, Any]) -> None:
+        ui.result_shown = True  # stdout is this line's; a script waits for it
         sys.stdout.write(json.dumps(facts) + "\n")
         sys.stdout.flush()
 

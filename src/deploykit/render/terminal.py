@@ -76,6 +76,8 @@ def compose(report: Report, width: int = WIDTH) -> RenderableType:
     parts += _findings(rest)
     if report.command not in _WITHOUT_END:
         parts.append(_end(report))
+    elif parts and isinstance(parts[-1], Text) and not parts[-1].plain:
+        del parts[-1]
     return Group(*parts)
 
 
