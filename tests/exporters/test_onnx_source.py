@@ -92,3 +92,24 @@ def test_real_models_pass(shared_model, tmp_path):
     assert report.exit_code == 0
     assert report.metrics["parity"]["samples"] >= 3
     assert all(row["exact"] for row in report.metrics["parity"]["outputs"])
+
+
+def test_open_dimensions_take_the_names_and_numbers_of_the_user(tmp_path):
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        agraph (float[n,m] x) => (float[n,m] y) { y = Relu(x) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "in.onnx")
+    named = deploykit.export(
+        tmp_path / "in.onnx", output=tmp_path / "a.onnx", inputs=["x:float32[batch,7]"], dims=["batch=1..4"]
+    )
+    assert named.exit_code == 0
+    assert [spec.shape for spec in (*named.artifact.inputs, *named.artifact.outputs)] == [("batch", 7), ("batch", 7)]
+    fixed = deploykit.export(tmp_path / "in.onnx", output=tmp_path / "b.onnx", dims=["n=2"])
+    assert fixed.artifact.outputs[0].shape == (2, "m")
+
+
+def test_a_range_of_no_dimension_is_refused(tmp_path):
+    onnx.save(onnx.parser.parse_model(ONNX_TEXT), tmp_path / "in.onnx")
+    with pytest.raises(UsageError) as refused:
+        deploykit.export(tmp_path / "in.onnx", output=tmp_path / "out.onnx", dims=["batch=1..4"])
+    assert refused.value.code == "DK620"

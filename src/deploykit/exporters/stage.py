@@ -101,6 +101,7 @@ class ExportStage(Stage):
                     "output": str(output),
                     "opset": self.settings.opset,
                     "inputs": [spec.as_dict() for spec in self.settings.inputs],
+                    "dims": self.settings.bounds,
                 },
             )
         return Product(
@@ -131,6 +132,7 @@ class ExportStage(Stage):
                 {
                     "original": str(self.source.path),
                     "model": str(made.path),
+                    "inputs": [spec.as_dict() for spec in self.settings.inputs],
                     "dims": self.settings.bounds,
                     "seed": self.settings.seed,
                 },

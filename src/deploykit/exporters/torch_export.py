@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from deploykit import graph
 from deploykit.errors import DeploykitError, GateError, ModelError, UsageError, VendorError
 from deploykit.exporters import torch_call, torch_source
 from deploykit.exporters.diagnosis import in_two_lines
+from deploykit.exporters.symbols import rename_symbols
 from deploykit.exporters.torch_dynamo import LOWEST_OPSET, export_dynamo
 from deploykit.exporters.torch_tracing import OPSETS, export_tracing
 from deploykit.io import file_sha256
@@ -189,18 +189,3 @@ def _settle_interface(model: ir.Model, call: Call) -> list[Finding]:
     if renamed:
         rename_symbols(model, renamed)
     return findings
-
-
-def rename_symbols(model: ir.Model, names: Mapping[str, str]) -> None:
-    """Renames symbolic dimensions everywhere in the graph, inside expressions (`2*s77`) too."""
-    pattern = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")\b")
-    for scope in model.graphs():
-        values = [*scope.inputs, *scope.outputs, *(output for node in scope for output in node.outputs)]
-        for value in values:
-            if value.shape is not None:
-                value.shape = type(value.shape)([_renamed(dim, pattern, names) for dim in value.shape.dims])
-
-
-def _renamed(dim: Any, pattern: re.Pattern[str], names: Mapping[str, str]) -> Any:
-    text = getattr(dim, "value", None)
-    return pattern.sub(lambda match: names[match[0]], text) if isinstance(text, str) else dim
