@@ -153,6 +153,26 @@ def test_progress_in_a_log_is_one_line_a_stage(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == "calibrating ...\ncomparing ...\n"
 
 
+def test_progress_of_a_run_in_a_log_is_its_numbered_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    with Ui("run").progress() as progress:
+        for index, step in enumerate(["export", "quantize int8"]):
+            progress(Progress("run", step, index, 2))
+            progress(Progress("comparing", "sample 1"))
+        progress(Progress("run", "", 2, 2))
+    assert capsys.readouterr().err == "[1/2] export\n[2/2] quantize int8\n"
+
+
+def test_a_run_counts_its_notes_unless_verbose(capsys: pytest.CaptureFixture[str]) -> None:
+    made = Report("run", findings=[note("DK502", "not here"), warning("DK524", "odd")], metrics={"rows": []})
+    Ui("run").finish(made)
+    brief = capsys.readouterr().out
+    assert "not here" not in brief
+    assert "1 notes" in brief or "1 note" in brief
+    assert "odd" in brief
+    Ui("run", verbose=True).finish(made)
+    assert "not here" in capsys.readouterr().out
+
+
 def test_quiet_has_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     with Ui("quantize", quiet=True).progress() as progress:
         progress(Progress("calibrating"))

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from deploykit.progress import OnProgress, Progress
 
+WHOLE = "run"  # the stage whose items are the steps of a chain; other stages go on inside of one
+
 
 @contextlib.contextmanager
 def draw() -> Iterator[OnProgress]:
@@ -26,16 +28,23 @@ def draw() -> Iterator[OnProgress]:
 
 
 class _Lines:
-    """One line for each stage as it begins: a log stays readable."""
+    """One line for each stage as it begins: a log stays readable. The steps of a run are its stages."""
 
     def __init__(self) -> None:
         self._stage = ""
+        self._in_run = False
 
     def __call__(self, step: Progress) -> None:
-        if step.stage == self._stage:
-            return
-        self._stage = step.stage
-        sys.stderr.write(f"{step.stage} ...\n")
+        if step.stage == WHOLE:
+            self._in_run = True
+            if step.item:
+                self._say(f"[{(step.done or 0) + 1}/{step.total}] {step.item}")
+        elif step.stage != self._stage and not self._in_run:
+            self._stage = step.stage
+            self._say(f"{step.stage} ...")
+
+    def _say(self, line: str) -> None:
+        sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
 
@@ -63,10 +72,10 @@ def _live() -> Iterator[OnProgress]:
     current: dict[str, TaskID] = {}
 
     def listen(step: Progress) -> None:
+        if step.stage not in current or step.stage == WHOLE:
+            for stage in [stage for stage in current if stage != WHOLE]:
+                display.remove_task(current.pop(stage))
         if step.stage not in current:
-            for task in current.values():
-                display.remove_task(task)
-            current.clear()
             current[step.stage] = display.add_task(step.stage, total=step.total, item="")
         count = f"{step.done}/{step.total} " if step.total is not None and step.done is not None else ""
         display.update(current[step.stage], completed=step.done or 0, total=step.total, item=f"{count}{step.item}"[:80])

@@ -53,7 +53,8 @@ def quantize(
         bool, typer.Option("--keep-io", help="Inputs and outputs keep their dtypes (casts are put behind them).")
     ] = False,
     ranges: Annotated[
-        Path | None, typer.Option("--ranges", metavar="FILE", help="Measured ranges of an earlier calibration.")
+        Path | None,
+        typer.Option("--ranges", metavar="FILE", help="Reuse calibrated ranges from this file, or save them there."),
     ] = None,
     max_drop: Annotated[
         float | None,
@@ -73,7 +74,7 @@ def quantize(
     facts: dict[str, Any] = {
         "calib": arguments.data(calib, "--calib"),
         "eval": arguments.data(eval, "--eval"),
-        "ranges": arguments.optional_file(ranges, "ranges file"),
+        "ranges": ranges,
         "dims": arguments.dim_ranges(dim),
     }
     if precision == "int8" and calib is None and ranges is None:

@@ -128,7 +128,8 @@ class Ui:
         elif not self.result_shown:
             from deploykit.render import terminal
 
-            terminal.show(report, sys.stdout)
+            # A run has notes from every step and every target; its report files hold them.
+            terminal.show(report, sys.stdout, brief=self.command == "run" and not self.verbose)
 
     def _check_report_file(self) -> None:
         if self.report_file is None:

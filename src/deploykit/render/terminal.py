@@ -50,13 +50,13 @@ def render(report: Report) -> str:
     return _without_trailing_spaces(stream.getvalue())
 
 
-def show(report: Report, stream: TextIO) -> None:
-    """Prints the report at the stream's width, in colour where it has one."""
+def show(report: Report, stream: TextIO, *, brief: bool = False) -> None:
+    """Prints the report at the stream's width, in colour where it has one; `brief`: notes are counted only."""
     colour = has_colour(stream)
     buffer = stream if colour else io.StringIO()
     width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH
     console = Console(file=buffer, width=width, color_system="auto" if colour else None, force_terminal=colour)
-    console.print(compose(report, console.width))
+    console.print(compose(report, console.width, brief=brief))
     if isinstance(buffer, io.StringIO):
         stream.write(_without_trailing_spaces(buffer.getvalue()))
 
@@ -65,7 +65,7 @@ def _without_trailing_spaces(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.rstrip().splitlines()) + "\n"
 
 
-def compose(report: Report, width: int = WIDTH) -> RenderableType:
+def compose(report: Report, width: int = WIDTH, *, brief: bool = False) -> RenderableType:
     """The parts of a report for so many columns: tables, findings, and the last line that says how it ended."""
     shown = sections(report)
     first = [finding for finding in report.findings if finding.code in _BEFORE_NUMBERS]
@@ -73,7 +73,12 @@ def compose(report: Report, width: int = WIDTH) -> RenderableType:
     parts = [*_findings(first), *([Text("")] if first and shown else [])]
     for section in shown:
         parts += _section(section, width, titled=len(shown) > 1)
-    parts += _findings(rest)
+    shown_rest = [finding for finding in rest if not (brief and finding.severity == "note")]
+    parts += _findings(shown_rest)
+    if len(shown_rest) < len(rest):
+        parts.append(
+            Text(f"{len(rest) - len(shown_rest)} notes: --verbose shows them, --json and report.html hold them")
+        )
     if report.command not in _WITHOUT_END:
         parts.append(_end(report))
     elif parts and isinstance(parts[-1], Text) and not parts[-1].plain:
