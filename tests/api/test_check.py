@@ -115,6 +115,14 @@ def test_unjudged_nodes_behind_a_refused_one_are_one_note(model):
     assert [f.node for f in report.findings if f.severity == "error"] == ["odd"]
 
 
+def test_model_that_the_engine_refuses_without_naming_a_node_fails(model):
+    path = model(PLAIN.replace("ir_version: 10", "ir_version: 99"))
+    report = deploykit.check(path, targets=["onnxruntime"])
+    assert report.exit_code == ExitCode.GATE_FAILED
+    assert report.metrics["targets"][0]["verdict"] == "does not run"
+    assert [f.code for f in report.findings if f.severity == "error"] == ["DK202"]
+
+
 @pytest.mark.parametrize("targets", [[], ["openvinno"], ["openvino@2020"]])
 def test_wrong_target_is_a_usage_error(model, targets):
     with pytest.raises(UsageError):

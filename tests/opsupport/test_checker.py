@@ -6,6 +6,7 @@ from deploykit import lazy
 from deploykit.errors import VendorError
 from deploykit.opsupport import Status, checker, conditional, supported, unknown, unsupported
 from deploykit.opsupport.checker import NodeVerdict, TargetSummary, check_model
+from deploykit.report import failure
 from deploykit.target import get_target
 
 BRANCHES = """<ir_version: 10, opset_import: ["": 20]>
@@ -48,6 +49,12 @@ CONDITION = conditional("k is constant", remedy="fold it")
 def test_verdict_of_a_target_follows_from_its_nodes(found, runs, verdict):
     assert found.runs is runs
     assert found.verdict == verdict
+
+
+def test_model_refused_as_a_whole_does_not_run():
+    nodes = (NodeVerdict("n", "Conv", "", UNJUDGED),)
+    refusal = failure("DK202", "its types contradict each other")
+    assert TargetSummary(get_target("openvino"), None, "a test", nodes, findings=(refusal,)).runs is False
 
 
 def test_share_of_work_is_that_of_the_nodes_taken():

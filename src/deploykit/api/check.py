@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit import io
 from deploykit.data.specs import parse_dim
 from deploykit.errors import UsageError
-from deploykit.opsupport.checker import NodeVerdict, TargetSummary, check_model
+from deploykit.opsupport.checker import REFUSED_WHOLE, NodeVerdict, TargetSummary, check_model
 from deploykit.opsupport.verdict import Status
 from deploykit.progress import OnProgress, silent
 from deploykit.report import Finding, Report, failure, note, warning
@@ -86,11 +86,17 @@ def _findings(summary: TargetSummary, *, lenient: bool) -> list[Finding]:
     if summary.runs and (summary.partitions or 1) > 1:
         told = f"{summary.target.title} runs the model in {summary.partitions} partitions, with copies between them"
         found.append(warning("DK212", told, target=target, hint="the slower parts are those left to another engine"))
-    # What the target needs besides its operators (bounds of a dimension) is told now and demanded by convert.
-    return [
-        *found,
-        *(dataclasses.replace(f, severity="warning") if f.severity == "error" else f for f in summary.findings),
-    ]
+    return [*found, *(_besides(finding, lenient=lenient) for finding in summary.findings)]
+
+
+def _besides(finding: Finding, *, lenient: bool) -> Finding:
+    """What is not about a node: a refused model is an error like a refused node.
+
+    What else the target needs (bounds of a dimension) is only told here, and demanded by convert.
+    """
+    if finding.severity != "error" or (finding.code == REFUSED_WHOLE and not lenient):
+        return finding
+    return dataclasses.replace(finding, severity="warning")
 
 
 def _refused(node: NodeVerdict, summary: TargetSummary, *, lenient: bool) -> Finding:

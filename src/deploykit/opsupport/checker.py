@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+REFUSED_WHOLE = "DK202"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeVerdict:
@@ -44,7 +46,8 @@ class TargetSummary:
     """What one target says of a model.
 
     source: who was asked; "" when nobody could be. partitions: pieces the target would run the model in, when it says.
-    findings: what is not about a single node. problem: why the source could not be asked.
+    findings: what is not about a single node; DK202 among them says that the engine refuses the model as a whole.
+    problem: why the source could not be asked.
     """
 
     target: Target
@@ -64,7 +67,7 @@ class TargetSummary:
         """Whether the target runs the model; None when no source says."""
         if self.problem is not None:
             return None
-        if self.of(Status.UNSUPPORTED):
+        if self.of(Status.UNSUPPORTED) or any(finding.code == REFUSED_WHOLE for finding in self.findings):
             return False
         return None if self.of(Status.UNKNOWN) else True
 

@@ -86,3 +86,19 @@ def test_float16_model_is_told_what_the_cpu_makes_of_it(onnx_file):
     (found,) = answer["findings"]
     assert (found["code"], found["severity"]) == ("DK205", "note")
     assert "2 of 2" in found["message"]
+
+
+def test_node_whose_type_the_model_misstates_is_named(onnx_file):
+    _, rows = ask(onnx_file("agraph (float[2] x) => (int64[2] y) { [relu] y = Relu (x) }"))
+    assert rows["relu"]["verdict"] == "unsupported"
+    assert "int64" in rows["relu"]["reason"]
+
+
+def test_model_refused_as_a_whole_leaves_its_nodes_unknown_and_says_why(onnx_file):
+    text = "agraph (float[2] x) => (float[2] y) { [relu] y = Relu (x) }"
+    answer, rows = ask(onnx_file(text, header='<ir_version: 99, opset_import: ["": 20]>\n'))
+    assert rows["relu"]["verdict"] == "unknown"
+    (found,) = answer["findings"]
+    assert (found["code"], found["severity"]) == ("DK202", "error")
+    assert "does not take model.onnx: Unsupported model IR version: 99" in found["message"]
+    assert answer["partitions"] is None

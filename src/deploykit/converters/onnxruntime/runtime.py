@@ -215,4 +215,6 @@ def _sentence(problem: Exception) -> str:
     text = " ".join(str(problem).split())
     if text.startswith("[ONNXRuntimeError]"):
         text = text.split(" : ", 3)[-1]
-    return re.sub(r"^Load model from .*? failed: ?", "", text)
+    text = re.sub(r"^Load model from .*? failed: ?", "", text)
+    # ... and without the file, line and signature of the C++ function that said so.
+    return re.sub(r"^/onnxruntime_src/.*?[\w&*]\) (?=[A-Z])", "", text)

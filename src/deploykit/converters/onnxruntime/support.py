@@ -19,7 +19,7 @@ from deploykit.converters.onnxruntime.runtime import CPU, open_session, session_
 from deploykit.errors import GateError, ModelError
 from deploykit.opsupport.registry import since_version
 from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
-from deploykit.report import Finding, note
+from deploykit.report import Finding, failure, note
 from deploykit.runtime import RuntimeOptions
 
 if TYPE_CHECKING:
@@ -32,8 +32,10 @@ _NAMED = (
     re.compile(r'In Node, \("(?P<node>[^"]*)"'),
     re.compile(r"Node \((?P<node>[^)]*)\) Op \("),
     re.compile(r"Node:(?P<node>\S+) "),
+    re.compile(r" of node \((?P<node>[^)]*)\)"),
 )
 _REWRITE = "rewrite it with ONNX operators, or register the library that has it where you load the model"
+_AGAIN = "deploykit inspect MODEL shows what is in it; simplify or export it again"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,14 +69,16 @@ def support_job(
     original = {id(node): node.name for node in graph.all_nodes(loaded)}
     graph.name_nodes(loaded)
     nodes = list(graph.all_nodes(loaded))
+    findings = list(_half_precision(loaded, nodes))
     if refusal is None:
         verdicts = [supported()] * len(nodes)
     else:
         named = _named_node(refusal)
         verdicts = [_judge(node, loaded, refusal if named and original[id(node)] == named else None) for node in nodes]
         if all(verdict.runs for verdict in verdicts):
-            remedy = "deploykit inspect MODEL shows what is in it; simplify or export it again"
-            verdicts = [unknown(refusal, remedy=remedy)] * len(nodes)
+            told = "ONNX Runtime refuses the model without naming a node"
+            verdicts = [unknown(told, remedy=_AGAIN)] * len(nodes)
+            findings.append(failure("DK202", refusal, target="onnxruntime", hint=_AGAIN))
     return {
         "source": source_label(),
         "nodes": [
@@ -88,7 +92,7 @@ def support_job(
             for node, verdict in zip(nodes, verdicts, strict=True)
         ],
         "partitions": 1 if refusal is None else None,
-        "findings": [finding.as_dict() for finding in _half_precision(loaded, nodes)],
+        "findings": [finding.as_dict() for finding in findings],
     }
 
 

@@ -72,7 +72,7 @@ def convert_job(
 
 
 def _refusal(path: Path, problem: Exception) -> Exception:
-    refused = [(node, verdict) for node, verdict in judge(path) if verdict.status == "unsupported"]
+    refused = [(node, verdict) for node, verdict in judge(path)[0] if verdict.status == "unsupported"]
     if not refused:
         return VendorError(
             f"OpenVINO {versioned()} does not read {path.name}: {' '.join(str(problem).split())[:1000]}",

@@ -14,6 +14,7 @@ from openvino.frontend import FrontEndManager
 from deploykit import graph
 from deploykit.converters.openvino.interface import versioned
 from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
+from deploykit.report import failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ _REMEDIES = {
 }
 _SEQUENCE = "use Split and Concat on tensors in place of a sequence"
 _UNTYPED = "give its input a known type and rank: the node before it that loses them is named too"
+_AGAIN = "deploykit inspect MODEL shows what is in it; simplify or export it again"
 _ASK = "rewrite it with operators that OpenVINO has, or keep this model in ONNX Runtime"
 
 
@@ -50,8 +52,8 @@ def support_job(
     profiles: Mapping[str, Any],
 ) -> dict[str, Any]:
     """A verdict for every node, subgraph bodies included; OpenVINO runs a model whole or not at all."""
-    verdicts = judge(Path(model))
-    refused = any(verdict.status == "unsupported" for _, verdict in verdicts)
+    verdicts, whole = judge(Path(model))
+    refused = whole is not None or any(verdict.status == "unsupported" for _, verdict in verdicts)
     return {
         "source": front_end_label(),
         "nodes": [
@@ -65,7 +67,7 @@ def support_job(
             for node, verdict in verdicts
         ],
         "partitions": None if refused else 1,
-        "findings": [],
+        "findings": [] if whole is None else [failure("DK202", whole, target="openvino", hint=_AGAIN).as_dict()],
     }
 
 
@@ -74,8 +76,8 @@ def front_end_label() -> str:
     return f"OpenVINO {versioned()} front-end"
 
 
-def judge(path: Path) -> list[tuple[ir.Node, Verdict]]:
-    """Verdicts in the order of the nodes, unnamed ones named; UNKNOWN for all when a refusal names none of them."""
+def judge(path: Path) -> tuple[list[tuple[ir.Node, Verdict]], str | None]:
+    """Verdicts in the order of the nodes, unnamed ones named, and the refusal of the whole model that names none."""
     loaded = graph.load(path)
     original = {id(node): node.name for node in graph.all_nodes(loaded)}
     graph.name_nodes(loaded)
@@ -91,10 +93,9 @@ def judge(path: Path) -> list[tuple[ir.Node, Verdict]]:
     for node in nodes:
         _blame_holders(node, reasons)
     if problems and not reasons:
-        text = problems[0].reason
-        remedy = "convert it to see OpenVINO's own log, or simplify it first"
-        return [(node, unknown(text, remedy=remedy)) for node in nodes]
-    return [(node, reasons.get(id(node)) or supported()) for node in nodes]
+        told = unknown("OpenVINO refuses the model without naming a node", remedy=_AGAIN)
+        return [(node, told) for node in nodes], problems[0].reason
+    return [(node, reasons.get(id(node)) or supported()) for node in nodes], None
 
 
 def front_end_problems(path: Path) -> list[Problem]:
