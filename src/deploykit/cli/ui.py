@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from deploykit.progress import OnProgress
 
-ISSUES = "https://github.com/deploykit/deploykit/issues"
-
 
 class BugError(DeploykitError):
     """deploykit itself failed; only made here, for the report."""
@@ -165,7 +163,7 @@ def _bug(problem: Exception) -> BugError:
     return BugError(
         f"deploykit failed: {type(problem).__name__}: {problem}",
         context=["this is a bug in deploykit, not in your model or your call"],
-        hint=f"please report it with the traceback above: {ISSUES}",
+        hint="please report it with the traceback above, the command, and the output of: deploykit doctor --json",
     )
 
 
