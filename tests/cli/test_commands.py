@@ -173,3 +173,12 @@ def test_the_stages_and_precisions_of_run_are_those_of_the_pipeline() -> None:
 
     assert run.STAGES == plan.STAGES
     assert get_args(config.Precision) == run.PRECISIONS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_the_common_options(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    call = next(call for call, (function, _) in CALLS.items() if function == name)
+    monkeypatch.setattr(deploykit, name, lambda *args, **kwargs: Report(name), raising=False)
+    common = ["--quiet", "--verbose", "--force", "--strict", "--report", "r.json", "--seed", "7"]
+    assert main([*call.split(), *common]) == 0
+    assert (folder / "r.json").exists()

@@ -33,6 +33,8 @@ _COMMON: dict[str, Any] = {
         ),
     ],
 }
+# A script may give every command the same seed; where nothing is random it is taken and not listed.
+_UNUSED_SEED = Annotated[int, typer.Option("--seed", hidden=True)]
 
 
 def command(*, example: str) -> Callable[[Callable[..., Report]], Any]:
@@ -47,16 +49,21 @@ def command(*, example: str) -> Callable[[Callable[..., Report]], Any]:
         @functools.wraps(function)
         def call(**values: Any) -> int:
             common = {key: values.pop(key) for key in _COMMON}
+            if not takes_seed:
+                del values["seed"]
             ui = Ui(name, report_file=common.pop("report"), **common)
             return ui.run(functools.partial(function, ui, **values))
 
         own = [p for key, p in inspect.signature(function, eval_str=True).parameters.items() if key != "ui"]
+        takes_seed = any(parameter.name == "seed" for parameter in own)
         common = [
             inspect.Parameter(
                 key, inspect.Parameter.KEYWORD_ONLY, default=None if key == "report" else False, annotation=a
             )
             for key, a in _COMMON.items()
         ]
+        if not takes_seed:
+            common.append(inspect.Parameter("seed", inspect.Parameter.KEYWORD_ONLY, default=0, annotation=_UNUSED_SEED))
         keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
         call.__signature__ = inspect.Signature([*keyword, *common])  # type: ignore[attr-defined]
         call.__annotations__ = {p.name: p.annotation for p in [*keyword, *common]}
