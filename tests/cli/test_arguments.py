@@ -52,6 +52,7 @@ REFUSALS: dict[str, str] = {
     "quantize gone.onnx -o o.onnx --precision fp16": "DK101",
     "quantize m.onnx -o o.onnx --precision int9": "DK807",
     "quantize m.onnx -o o.onnx --precision int8": "DK808",
+    "quantize m.onnx -o o.onnx --precision int8 --ranges new.npz": "DK808",
     "quantize m.onnx -o o.onnx --precision int8 --calib gone.npz": "DK101",
     "quantize m.onnx -o o.onnx --precision int8 --calib d.txt": "DK831",
     "quantize m.onnx -o o.onnx --precision fp16 --target tensort": "DK801",

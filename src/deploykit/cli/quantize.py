@@ -77,7 +77,7 @@ def quantize(
         "ranges": ranges,
         "dims": arguments.dim_ranges(dim),
     }
-    if precision == "int8" and calib is None and ranges is None:
+    if precision == "int8" and calib is None and (ranges is None or not ranges.exists()):
         raise UsageError(
             "--precision int8 needs calibration data",
             code="DK808",
