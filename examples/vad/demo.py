@@ -50,11 +50,11 @@ def main() -> int:
     for name in ("deploykit.yaml", "openvino.yaml"):
         only = () if labelled else ("check", "convert", "bench")
         report = deploykit.run(HERE / name, only=only, no_cache=options.no_cache)
-        print(render(report, "terminal"))
+        print(render(report, "table"))
         exit_code = max(exit_code, report.exit_code)
     refused = deploykit.check(HERE / "silero_vad.onnx", targets=["openvino"])
     print("Why OpenVINO gets the other file:")
-    print(render(refused, "terminal"))
+    print(render(refused, "table"))
     return exit_code
 
 

@@ -162,8 +162,10 @@ class _Planner:
                 scheme = dataclasses.astuple(target.scheme) if entry.precision == "int8" else ()
                 group = (entry.precision, scheme)
                 if group not in shared:
-                    calib, digest = self._data(entry.calib)
+                    # Without data of its own, what needs none is still compared on real inputs where they are stated.
+                    calib, digest = self._data(entry.calib or self.config.validation.data)
                     options = entry.model_dump(exclude={"calib"})
+                    options["samples"] = entry.samples or (None if entry.calib else self.config.validation.samples)
                     options |= {"target": target.name, "dims": self.dims, "contract": self.contract}
                     options |= {"seed": self.config.seed}
                     suffix = f" ({target.name})" if entry.precision == "int8" else ""
