@@ -80,6 +80,19 @@ def deploykit_cli() -> DeploykitCli:
     return call
 
 
+@pytest.fixture(scope="session")
+def child_seconds() -> Callable[..., float]:
+    """Processor seconds (user and system) of `python ARGUMENTS`, its output thrown away."""
+
+    def measure(*arguments: str) -> float:
+        before = os.times()
+        subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        after = os.times()
+        return after.children_user - before.children_user + after.children_system - before.children_system
+
+    return measure
+
+
 @pytest.fixture
 def golden() -> Callable[[str, str], None]:
     """Compares text with a file under tests/golden; DEPLOYKIT_UPDATE_GOLDEN=1 writes the file instead."""
