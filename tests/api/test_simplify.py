@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 import deploykit
-from deploykit.errors import GateError, OutputError, UsageError, VendorError
+from deploykit.errors import GateError, ModelError, OutputError, UsageError, VendorError
 from deploykit.isolation import workers
 from deploykit.optimizers import engines, stage
 
@@ -240,3 +240,13 @@ def test_a_wrong_result_is_never_used(tmp_path):
     assert outcome["compared"]
     assert not outcome["outputs"][0]["passed"]
     assert any(finding["severity"] == "error" for finding in outcome["findings"])
+
+
+def test_a_model_beyond_one_message_is_left_to_the_native_passes(tmp_path, monkeypatch):
+    monkeypatch.setattr(stage, "LARGEST_MESSAGE", 100)
+    path = save(tmp_path / "in.onnx", SMALL)
+    report = deploykit.simplify(path, output=tmp_path / "out.onnx", max_growth=2)
+    assert report.metrics["engine"] == "native"
+    assert "DK637" in [finding.code for finding in report.findings]
+    with pytest.raises(ModelError):
+        deploykit.simplify(path, output=tmp_path / "alone.onnx", engine="onnxsim")

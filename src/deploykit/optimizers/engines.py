@@ -145,7 +145,7 @@ def _onnxslim(path: Path) -> ir.Model:
 
 
 def _whole(path: Path) -> onnx.ModelProto:
-    """The model as one message, external data inside; ModelError (DK119) above 2 GB."""
+    """The model as one message, external data inside; the stage keeps models above 2 GB away."""
     import onnx_ir
 
     loaded = graph.load(path)

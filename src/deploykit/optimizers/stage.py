@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit import graph, io
-from deploykit.errors import DeploykitError, GateError, MissingDependencyError, VendorError
+from deploykit.errors import DeploykitError, GateError, MissingDependencyError, ModelError, VendorError
 from deploykit.isolation import run_isolated, workers
 from deploykit.lazy import installed, missing, versions_of
 from deploykit.progress import OnProgress, Progress
@@ -33,6 +33,9 @@ ENGINES: dict[str, tuple[str, ...]] = {
 _BLOCKED = ("torch", "tensorflow", "torchvision")
 # A crash or an endless loop of one engine is a line in the report.
 TIMEOUT_SECONDS = 600.0
+# These take the whole model as one protobuf message, which ends at 2 GB, and copy it several times.
+_IN_ONE_MESSAGE = ("onnxsim", "onnxslim")
+LARGEST_MESSAGE = 1_900_000_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +75,8 @@ class SimplifyStage(Stage):
             scratch = Path(folder)
             base = self._fixed(original.path, scratch)
             before = self._measured(base, original, findings)
-            candidates = self._attempts(base, scratch, findings, on_progress)
+            names = self._engines(before.size, findings)
+            candidates = self._attempts(names, base, scratch, findings, on_progress)
             winner, outcome = self._choose(candidates, base, before, findings, on_progress)
             chosen = winner or before
             files = _copy(chosen, output)
@@ -127,9 +131,10 @@ class SimplifyStage(Stage):
             findings.append(warning("DK630", text))
         return Candidate("none", base, facts["nodes"], described.size_bytes, described.files, {})
 
-    def _attempts(self, base: Path, scratch: Path, findings: list[Finding], on_progress: OnProgress) -> list[Candidate]:
+    def _attempts(
+        self, names: Sequence[str], base: Path, scratch: Path, findings: list[Finding], on_progress: OnProgress
+    ) -> list[Candidate]:
         """One candidate of each engine that worked, all running at once; what failed is a finding."""
-        names = self._engines(findings)
         on_progress(Progress("simplifying", ", ".join(names)))
         candidates: list[Candidate] = []
         with workers() as pool, concurrent.futures.ThreadPoolExecutor(len(names)) as threads:
@@ -166,15 +171,29 @@ class SimplifyStage(Stage):
                 raise
             findings.append(note("DK641", f"{name} gave no usable model: {problem.message[:300]}"))
 
-    def _engines(self, findings: list[Finding]) -> list[str]:
+    def _engines(self, size: int, findings: list[Finding]) -> list[str]:
+        """The engines to try on a model of `size` bytes."""
         if self.engine != "auto":
             absent = [package for package in ENGINES[self.engine] if not installed(package)]
             if absent:
                 raise missing(absent[0], "simplify", f"--engine {self.engine}")
+            if self.engine in _IN_ONE_MESSAGE and size > LARGEST_MESSAGE:
+                raise ModelError(
+                    f"the model has {size} bytes, and {self.engine} takes models of less than 2 GB",
+                    code="DK637",
+                    hint="--engine native",
+                )
             return [self.engine]
         ready = [name for name, packages in ENGINES.items() if all(map(installed, packages))]
         if not ready:
             raise missing("onnxsim", "simplify", "simplifying")
+        if size > LARGEST_MESSAGE:
+            ready = [name for name in ready if name not in _IN_ONE_MESSAGE]
+            text = f"the model has more than 2 GB, so these were not tried: {', '.join(_IN_ONE_MESSAGE)}"
+            findings.append(note("DK637", text))
+            if not ready:
+                raise missing("onnxscript", "simplify", "simplifying models of more than 2 GB")
+            return ready
         left = [name for name in ENGINES if name not in ready]
         if left:
             text = f"not installed, so not tried: {', '.join(left)}"
