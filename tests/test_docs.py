@@ -1,0 +1,22 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_generated_documents_are_up_to_date():
+    command = [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}\nrun: make docs"
+
+
+@pytest.mark.parametrize("document", sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]), ids=lambda p: p.name)
+def test_links_between_documents_lead_somewhere(document):
+    import re
+
+    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
+        if "://" not in link:
+            assert (document.parent / link).exists(), f"{document.name}: {link}"
