@@ -61,8 +61,6 @@ class Ui:
                 traceback.print_exc()
         except KeyboardInterrupt:
             report = Report(self.command, error=InterruptedRunError("interrupted: nothing half-written is left"))
-        except BrokenPipeError:
-            return hush_broken_pipe()
         except Exception as problem:  # a bug: always with its traceback, and still one JSON document
             traceback.print_exc()
             report = Report(self.command, error=_bug(problem))
