@@ -47,8 +47,9 @@ def quantize(
     """Lowers the precision of a float ONNX model and compares the result with it.
 
     precision: "int8" (calibrated Q/DQ in the target's scheme), "int8-weights" or "fp16".
-    calib: DATA for the ranges, required for int8; samples: at most so many (512). method: minmax, percentile, entropy,
-    mse, or auto, which takes for each tensor what loses least. ranges: file that keeps the measured ranges.
+    calib: DATA for the ranges, required for int8 (unless `ranges` has them); samples: at most so many (512). method: minmax, percentile, entropy,
+    mse, or auto, which takes for each tensor what loses least. ranges: file that keeps the measured ranges,
+    reused when it exists.
     exclude: node names or operators that stay float. keep_io: fp16 leaves inputs and outputs float32.
     eval, metric: labelled DATA and how it is scored (top1); max_drop: how much may be lost, in the metric's unit.
     contract: preprocessing and carried inputs (`data.InputContract` or its JSON form).
@@ -57,11 +58,14 @@ def quantize(
     """
     source, final = Path(model), Path(output)
     place, _ = parse_target(target)
-    _check(precision, place, method, calib, max_drop, eval, metric, samples)
+    kept = None if ranges is None else Path(ranges)
+    _check(precision, place, method, max_drop, eval, metric, samples)
+    if precision == "int8" and calib is None and (kept is None or not kept.exists()):
+        raise _no_calibration(kept)
     io.existing_file(source, "model file")
     io.check_output(final, force=force, suffix=".onnx")
-    if ranges is not None:
-        io.check_output(Path(ranges), force=True)
+    if kept is not None:
+        io.check_output(kept, force=True)
     graph.check_file(source)
     rules = contract.as_dict() if hasattr(contract, "as_dict") else contract
     bounds = _bounds(dims)
@@ -80,13 +84,13 @@ def quantize(
     stage = QuantizeStage(
         precision,
         place.scheme if precision == "int8" else None,
-        request(None, "parity", None) if calib is None else request(calib, "calibration", samples),
+        request(eval, "parity", None) if calib is None else request(calib, "calibration", samples),
         data_sha256=_digest(calib),
         target=place.name,
         method=method,
         exclude=exclude,
         keep_io=keep_io,
-        ranges=None if ranges is None else Path(ranges),
+        ranges=kept,
         gate=None if eval is None else AccuracyGate(request(eval, "accuracy", None), metric or "top1", max_drop),
     )
     with workers():
@@ -109,11 +113,20 @@ def _digest(calib: str | None) -> str:
     return digest_of(calib, Path.cwd())
 
 
+def _no_calibration(ranges: Path | None) -> DataError:
+    without = "" if ranges is None else f" and there is no file {ranges} to reuse"
+    return DataError(
+        f"int8 needs calibration data: the range of every tensor is measured on it{without}",
+        code="DK304",
+        hint="--calib DATA, some hundred real samples; --calib random only to try the command; "
+        "--precision fp16 or int8-weights need none",
+    )
+
+
 def _check(
     precision: str,
     target: Target,
     method: str,
-    calib: str | None,
     max_drop: float | None,
     labelled: str | None,
     metric: str | None,
@@ -141,13 +154,6 @@ def _check(
             code="DK382",
             context=[f"methods: {', '.join(METHODS)}"],
             hint=_nearest(method, METHODS, "--method"),
-        )
-    if precision == "int8" and calib is None:
-        raise DataError(
-            "int8 needs calibration data: the range of every tensor is measured on it",
-            code="DK304",
-            hint="--calib DATA, some hundred real samples; --calib random only to try the command; "
-            "--precision fp16 or int8-weights need none",
         )
     if samples is not None and samples < 1:
         raise UsageError(f"--samples {samples}: at least 1 is needed", code="DK383", hint="--samples 256")

@@ -101,7 +101,7 @@ class Ranges:
 
 
 def load_ranges(path: Path, *, model_sha256: str, data_sha256: str, method: str) -> Ranges:
-    """Ranges from a file, when they were measured on this model and data with this method.
+    """Ranges from a file, when they were measured on this model and data with this method (no data: "" fits any).
 
     Raises DataError (DK362) with both digests when they were not, InvalidFileError (DK361) for another kind of file.
     """
@@ -123,7 +123,7 @@ def load_ranges(path: Path, *, model_sha256: str, data_sha256: str, method: str)
         ("calibration data", data_sha256, found.data_sha256),
         ("method", method, found.method),
     ):
-        if ours != theirs:
+        if ours and ours != theirs:
             raise DataError(
                 f"the ranges in {path.name} were measured with another {what}",
                 code="DK362",

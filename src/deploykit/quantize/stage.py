@@ -139,11 +139,13 @@ class QuantizeStage(Stage):
 
     @property
     def data_key(self) -> str:
-        """Digest of the calibration data and of everything that chooses among its samples."""
+        """Digest of the calibration data and of everything that chooses among its samples; "" without such data."""
+        if self.data_request is None or self.data_request["purpose"] != "calibration":
+            return ""
         import hashlib
         import json
 
-        chosen = {key: value for key, value in (self.data_request or {}).items() if key not in {"source", "purpose"}}
+        chosen = {key: value for key, value in self.data_request.items() if key not in {"source", "purpose"}}
         text = json.dumps({"data": self.data_sha256, **chosen}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
