@@ -441,6 +441,7 @@ OPERATORS = {
     "prelu": lambda x, alpha: np.where(x >= 0, x, x * alpha.reshape([1, -1] + [1] * (x.ndim - 2))).astype(x.dtype),
     "sigmoid_hard": lambda x, alpha=0.2, beta=0.5: np.clip(x * alpha + beta, 0, 1).astype(x.dtype),
     "identity": lambda x: x,
+    "fill": lambda shape, value=0.0: np.full([int(size) for size in shape], value),
     "select": lambda cond, a, b: np.where(cond, a, b),
     "shape": lambda x: np.array(x.shape, np.int32),
     "expand_dims": _expanded,

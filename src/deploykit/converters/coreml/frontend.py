@@ -16,7 +16,7 @@ from deploykit.converters.coreml.lowering.context import Environment, OpContext,
 from deploykit.converters.coreml.lowering.node import Node, dtype_of
 from deploykit.converters.coreml.naming import mil_names
 from deploykit.graph.signature import constant_of
-from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
+from deploykit.opsupport.verdict import Status, Verdict, supported, unknown, unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -155,9 +155,11 @@ def build(
     declared one); nodes after it that depend on it are then unknown, and `program` is None.
     """
     judged = judge(model, dims)
+    # A fact that the graph does not tell (a rank, a folded constant) may come out while it is lowered.
+    refused = [row for row in judged if row.verdict.status is Status.UNSUPPORTED]
     names = mil_names([spec.name for spec in (*inputs, *outputs)])
     built = Built(None, names, judged)
-    if built.refused:
+    if refused:
         return built
     symbols: dict[str, Any] = dict(dims)
     specs = {names[spec.name]: _placeholder(spec, symbols) for spec in inputs}
@@ -220,7 +222,11 @@ def _lower(row: Judged, environment: Environment) -> Verdict:
             source=SOURCE,
         )
     try:
-        made = entry.function(OpContext(node, environment))
+        context = OpContext(node, environment)
+        found = entry.when(context) if entry.when is not None else row.verdict
+        if not found.runs:
+            return dataclasses.replace(found, status=Status.UNSUPPORTED, source=SOURCE)
+        made = entry.function(context)
         variables = made if isinstance(made, tuple) else (made,)
         if len(variables) < node.used_outputs:
             raise Refused("an output that is used has no lowering", "remove the output and what uses it")
@@ -238,7 +244,7 @@ def _lower(row: Judged, environment: Environment) -> Verdict:
         )
     for value, variable in zip(node.raw.outputs, variables, strict=False):
         environment.bind(value, variable)
-    return row.verdict
+    return dataclasses.replace(found, source=SOURCE)
 
 
 def _assert_declared(node: Node, position: int, variable: Var) -> None:

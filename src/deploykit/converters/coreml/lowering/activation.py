@@ -9,7 +9,7 @@ from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var
 
 from deploykit.converters.coreml.lowering.context import OpContext, is_fixed, like, lowers, positive_axis
-from deploykit.opsupport.verdict import Verdict, supported, unsupported
+from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 
 if TYPE_CHECKING:
     from deploykit.converters.coreml.lowering.node import Node
@@ -103,7 +103,7 @@ def _softmax_form(node: Node) -> Verdict:
         return supported()
     shape = node.shape(0)
     if shape is None:
-        return unsupported("the rank of its input is unknown", remedy="export with a known rank")
+        return unknown("the rank of its input is unknown", remedy="export with a known rank")
     axis = positive_axis(node.integer("axis", 1), len(shape))
     if axis != len(shape) - 1 and not all(isinstance(size, int) for size in shape[axis:]):
         return unsupported(

@@ -9,7 +9,7 @@ import numpy as np
 from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var
 
-from deploykit.converters.coreml.lowering.node import Node
+from deploykit.converters.coreml.lowering.node import Node, Size
 from deploykit.opsupport.registry import Registry
 from deploykit.opsupport.verdict import Verdict, unsupported
 
@@ -40,21 +40,29 @@ class OpContext(Node):
         super().__init__(node.raw, node.opset, node.dims)
         self.environment = environment
 
+    def shape(self, position: int = 0) -> tuple[Size, ...] | None:
+        """Sizes of an input: the graph's where it has any, those of the MIL variable otherwise."""
+        known = super().shape(position)
+        if known is not None:
+            return known
+        sizes = self.input(position).shape
+        return tuple(int(size) if isinstance(size, (int, np.integer)) else str(size) for size in sizes)
+
+    def constant(self, position: int) -> np.ndarray[Any, Any] | None:
+        """The array of an input that the graph fixes, or that MIL has folded from what it fixes."""
+        fixed = super().constant(position)
+        if fixed is not None or not self.has(position):
+            return fixed
+        folded = self.input(position).val
+        return None if folded is None else np.asarray(folded)
+
     def input(self, position: int = 0) -> Var:
         """The MIL variable of an input; a constant becomes one now. Refused: an integer that needs 64 bits."""
         return self.environment.variable(self.value(position))
 
-    def array(self, position: int) -> np.ndarray[Any, Any] | None:
-        """The input's elements when they are known: a constant of the graph, or folded on the way."""
-        constant = self.constant(position)
-        if constant is not None or not self.has(position):
-            return constant
-        folded = self.input(position).val
-        return None if folded is None else np.asarray(folded)
-
     def required_array(self, position: int, what: str) -> np.ndarray[Any, Any]:
-        """As `array`, Refused when it is computed from the model's inputs."""
-        found = self.array(position)
+        """As `constant`, Refused when it is computed from the model's inputs."""
+        found = self.constant(position)
         if found is None:
             raise Refused(
                 f"its {what} is computed while the model runs", "make it a constant: deploykit simplify MODEL"

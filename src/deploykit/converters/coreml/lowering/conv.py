@@ -10,7 +10,7 @@ from coremltools.converters.mil.mil import Var
 
 from deploykit.converters.coreml.lowering.context import OpContext, Refused, lowers
 from deploykit.converters.coreml.lowering.window import explicit_pads
-from deploykit.opsupport.verdict import Verdict, supported, unsupported
+from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 
 if TYPE_CHECKING:
     from deploykit.converters.coreml.lowering.node import Node
@@ -21,7 +21,7 @@ _CONSTANT = "make it a constant: deploykit simplify MODEL"
 def _spatial_limits(node: Node) -> Verdict:
     rank = node.rank(0) or node.rank(1)
     if rank is None:
-        return unsupported("the rank of its input is unknown", remedy="export with a known rank")
+        return unknown("the rank of its input is unknown", remedy="export with a known rank")
     if not 3 <= rank <= 5:
         return unsupported(
             f"Core ML convolves over 1 to 3 spatial dimensions, this one has {rank - 2}",
@@ -33,7 +33,7 @@ def _spatial_limits(node: Node) -> Verdict:
 def _transpose_limits(node: Node) -> Verdict:
     weight = node.rank(1)
     if node.constant(1) is None and not _is_dequantized(node, 1):
-        return unsupported("its weight is computed while the model runs", remedy=_CONSTANT)
+        return unknown("its weight is computed while the model runs", remedy=_CONSTANT)
     if weight == 5 and any(dilation != 1 for dilation in node.ints("dilations")):
         return unsupported("Core ML has no dilated transposed convolution in 3-D", remedy="use dilations of 1")
     return _spatial_limits(node)
@@ -48,7 +48,7 @@ def channel_bias(op: OpContext, position: int) -> tuple[np.ndarray[Any, Any] | N
     """A bias as a constant that MIL takes with the operator, or as a variable to add afterwards."""
     if not op.has(position):
         return None, None
-    known = op.array(position)
+    known = op.constant(position)
     return (known, None) if known is not None else (None, op.input(position))
 
 

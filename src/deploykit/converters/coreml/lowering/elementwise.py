@@ -96,7 +96,7 @@ def div(op: OpContext) -> Var:
     x, y = operands(op)
     if not op.is_integer(0):
         return mb.real_div(x=x, y=y)
-    divisor = op.array(1)
+    divisor = op.constant(1)
     if _is_size(x) and divisor is not None and (divisor > 0).all():
         return mb.floor_div(x=x, y=y)
     magnitude = mb.floor_div(x=mb.abs(x=x), y=mb.abs(x=y))
@@ -126,7 +126,7 @@ def mod(op: OpContext) -> Var:
 @lowers("Pow", since=(7, 12, 13, 15))
 def power(op: OpContext) -> Var:
     """x ** y in the type of x; small whole exponents as products, which are exact for negative x."""
-    x, exponent = op.input(0), op.array(1)
+    x, exponent = op.input(0), op.constant(1)
     if exponent is not None and exponent.size == 1:
         if float(exponent.reshape(())) == 1.0:
             return mb.identity(x=x)
@@ -225,7 +225,7 @@ def clip(op: OpContext) -> Var:
         low, high = op.real("min", -np.inf), op.real("max", np.inf)
         lower, upper = np.array(low), np.array(high)
     else:
-        lower, upper = op.array(1), op.array(2)
+        lower, upper = op.constant(1), op.constant(2)
     known = not (lower is None and op.has(1)) and not (upper is None and op.has(2))
     low_value = -np.inf if lower is None else float(lower.reshape(()))
     high_value = np.inf if upper is None else float(upper.reshape(()))

@@ -17,7 +17,7 @@ from deploykit.converters.coreml.lowering.context import (
     positive_axis,
     size_of,
 )
-from deploykit.opsupport.verdict import Verdict, conditional, supported, unsupported
+from deploykit.opsupport.verdict import Verdict, conditional, supported, unknown, unsupported
 
 if TYPE_CHECKING:
     from deploykit.converters.coreml.lowering.node import Node
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 def _bounds_known(node: Node) -> Verdict:
     if node.rank(0) is None:
-        return unsupported("the rank of its input is unknown", remedy="export with a known rank")
+        return unknown("the rank of its input is unknown", remedy="export with a known rank")
     names = {3: "axes", 4: "steps"}
     for position, name in names.items():
         if node.has(position) and node.constant(position) is None:
-            return unsupported(f"its {name} are computed while the model runs", remedy="deploykit simplify MODEL")
+            return unknown(f"its {name} are computed while the model runs", remedy="deploykit simplify MODEL")
     return supported()
 
 
@@ -91,13 +91,13 @@ def _number_data(node: Node) -> Verdict:
     if node.dtype(0) in ("bool", "string"):
         return unsupported(f"Core ML gathers numbers only, these are {node.dtype(0)}", remedy="cast to int32 before it")
     if node.rank(0) is None:
-        return unsupported("the rank of its input is unknown", remedy="export with a known rank")
+        return unknown("the rank of its input is unknown", remedy="export with a known rank")
     return supported()
 
 
 def indices_of(op: OpContext, position: int, x: Var, axis: int) -> Any:
     """Indices without negative ones, which Core ML takes as out of range since iOS17."""
-    known = op.array(position)
+    known = op.constant(position)
     size = x.shape[axis]
     if known is not None and isinstance(size, (int, np.integer)):
         wrapped = np.where(known < 0, known + int(size), known).astype(np.int32)
@@ -131,7 +131,7 @@ def gather_elements(op: OpContext) -> Var:
 
 def _top_form(node: Node) -> Verdict:
     if node.opset >= 10 and node.constant(1) is None:
-        return unsupported("its k is computed while the model runs", remedy="make k a constant")
+        return unknown("its k is computed while the model runs", remedy="make k a constant")
     if not node.flag("sorted", default=True):
         return conditional(
             "Core ML returns the values sorted, ONNX leaves the order open here", remedy="nothing: sorted is allowed"
@@ -142,7 +142,7 @@ def _top_form(node: Node) -> Verdict:
     )
 
 
-@lowers("TopK", since=(10, 11), when=_top_form)
+@lowers("TopK", since=(10, 11, 24), when=_top_form)
 def top_k(op: OpContext) -> tuple[Var, ...]:
     """The k largest (or smallest) values along an axis, and their indices."""
     x = op.input()

@@ -9,7 +9,7 @@ from coremltools.converters.mil.mil import Var
 
 from deploykit.converters.coreml.lowering.context import OpContext, like, lowers
 from deploykit.converters.coreml.lowering.quantization import transposed_weight
-from deploykit.opsupport.verdict import Verdict, supported, unsupported
+from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 
 if TYPE_CHECKING:
     from deploykit.converters.coreml.lowering.node import Node
@@ -19,7 +19,7 @@ def _float_product(node: Node) -> Verdict:
     if node.is_integer(0):
         return unsupported(f"Core ML computes {node.op} in float only", remedy="cast to float32 before it")
     if node.rank(0) is None or node.rank(1) is None:
-        return unsupported("the rank of an input is unknown", remedy="export with a known rank")
+        return unknown("the rank of an input is unknown", remedy="export with a known rank")
     return supported()
 
 
@@ -43,7 +43,7 @@ def gemm(op: OpContext) -> Var:
     trans_a, trans_b = op.flag("transA"), op.flag("transB")
     weight = None if trans_a or alpha != 1.0 else transposed_weight(op, 1, already=trans_b)
     columns = int(op.input(1).shape[0 if trans_b else 1]) if weight is not None else 0
-    c = op.array(2) if op.has(2) else None
+    c = op.constant(2) if op.has(2) else None
     if weight is not None:
         by_column = c is not None and c.ndim == 1 and c.shape == (columns,)
         arguments = {"bias": (c * c.dtype.type(beta)).astype(c.dtype)} if by_column and c is not None else {}

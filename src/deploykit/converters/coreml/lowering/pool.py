@@ -9,7 +9,7 @@ from coremltools.converters.mil.mil import Var
 
 from deploykit.converters.coreml.lowering.context import OpContext, Refused, lowers
 from deploykit.converters.coreml.lowering.window import ceil_extension, explicit_pads
-from deploykit.opsupport.verdict import Verdict, supported, unsupported
+from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 
 if TYPE_CHECKING:
     from deploykit.converters.coreml.lowering.node import Node
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def _pool_limits(node: Node) -> Verdict:
     rank = node.rank(0)
     if rank is None:
-        return unsupported("the rank of its input is unknown", remedy="export with a known rank")
+        return unknown("the rank of its input is unknown", remedy="export with a known rank")
     if not 3 <= rank <= 5:
         return unsupported(
             f"Core ML pools over 1 to 3 spatial dimensions, this one has {rank - 2}",
@@ -67,7 +67,7 @@ def average_pool(op: OpContext) -> Var:
 def _planes(node: Node) -> Verdict:
     rank = node.rank(0)
     if rank is None or rank < 3:
-        return unsupported("its input has no known spatial dimensions", remedy="export with a known rank of 3 or more")
+        return unknown("its input has no known spatial dimensions", remedy="export with a known rank of 3 or more")
     return supported()
 
 

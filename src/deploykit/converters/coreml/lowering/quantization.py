@@ -9,7 +9,7 @@ from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var
 
 from deploykit.converters.coreml.lowering.context import OpContext, Refused, constant, lowers, positive_axis
-from deploykit.opsupport.verdict import Verdict, supported, unsupported
+from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 
 if TYPE_CHECKING:
     from deploykit.converters.coreml.lowering.node import Node
@@ -26,14 +26,14 @@ def _eight_bits(node: Node) -> Verdict:
     if kind is not None and kind not in _EIGHT_BITS and not folded:
         return unsupported(f"Core ML quantizes to int8 and uint8, this one is {kind}", remedy=_REMEDY)
     if node.constant(1) is None or (node.has(2) and node.constant(2) is None):
-        return unsupported("its scale or zero point is computed while the model runs", remedy="quantize statically")
+        return unknown("its scale or zero point is computed while the model runs", remedy="quantize statically")
     return supported()
 
 
 def _parameters(op: OpContext) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None, int]:
     """Scale, zero point (None when all zeros) and channel axis. Scalars and one-element vectors become rank 0."""
     scale = op.required_array(1, "scale")
-    zero = op.array(2) if op.has(2) else None
+    zero = op.constant(2) if op.has(2) else None
     if scale.size == 1:
         scale = scale.reshape(())
         zero = None if zero is None else zero.reshape(())
@@ -103,7 +103,7 @@ def transposed_weight(op: OpContext, position: int, *, already: bool) -> Any:
             producer.zero_point.val,
             1 - positive_axis(int(producer.axis.val), 2),
         )
-    known = op.array(position)
+    known = op.constant(position)
     if known is None:
         return None
     return known if already else np.ascontiguousarray(known.T)

@@ -9,7 +9,7 @@ from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var
 
 from deploykit.converters.coreml.lowering.context import OpContext, Refused, like, lowers
-from deploykit.opsupport.verdict import Verdict, conditional, supported, unsupported
+from deploykit.opsupport.verdict import Verdict, conditional, supported, unknown, unsupported
 
 if TYPE_CHECKING:
     from deploykit.converters.coreml.lowering.node import Node
@@ -20,9 +20,9 @@ _FLOAT_ONLY = {"ReduceMean", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"}
 
 def _axes_known(node: Node) -> Verdict:
     if node.rank(0) is None:
-        return unsupported("the rank of its input is unknown", remedy="export with a known rank")
+        return unknown("the rank of its input is unknown", remedy="export with a known rank")
     if node.has(1) and node.constant(1) is None:
-        return unsupported("its axes are computed while the model runs", remedy="deploykit simplify MODEL")
+        return unknown("its axes are computed while the model runs", remedy="deploykit simplify MODEL")
     if node.dtype(0) == "bool" or (node.op in _FLOAT_ONLY and node.is_integer(0)):
         return unsupported(f"Core ML computes {node.op} in float only", remedy="cast to float32 before it")
     return supported()
@@ -91,7 +91,7 @@ def _ties(node: Node) -> Verdict:
     if node.flag("select_last_index"):
         return unsupported("Core ML does not say which of equal values it takes", remedy="use select_last_index=0")
     if node.rank(0) is None:
-        return unsupported("the rank of its input is unknown", remedy="export with a known rank")
+        return unknown("the rank of its input is unknown", remedy="export with a known rank")
     return conditional(
         "among equal values ONNX takes the first, Core ML does not say which",
         remedy="harmless unless values can be exactly equal; return the scores and take the index in the application",

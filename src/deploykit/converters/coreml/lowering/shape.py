@@ -15,9 +15,10 @@ from deploykit.converters.coreml.lowering.context import (
     is_fixed,
     like,
     lowers,
+    narrowed,
     positive_axis,
 )
-from deploykit.opsupport.verdict import Verdict, supported, unsupported
+from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 
 if TYPE_CHECKING:
     from deploykit.converters.coreml.lowering.node import Node
@@ -27,7 +28,7 @@ _SINCE_TYPES = (13, 14, 16, 19, 21, 23, 24, 25)
 
 def _known_rank(node: Node) -> Verdict:
     if node.rank(0) is None:
-        return unsupported("the rank of its input is unknown", remedy="export with a known rank")
+        return unknown("the rank of its input is unknown", remedy="export with a known rank")
     return supported()
 
 
@@ -52,7 +53,7 @@ def reshape(op: OpContext) -> Var:
 
     MIL counts zeros from the right since iOS17, so they never reach it.
     """
-    x, wanted = op.input(0), op.array(1)
+    x, wanted = op.input(0), op.constant(1)
     if wanted is None:
         return mb.reshape(x=x, shape=op.input(1))
     sizes: list[Any] = [int(size) for size in wanted.reshape(-1)]
@@ -95,7 +96,7 @@ def transpose(op: OpContext) -> Var:
 
 def _axes_known(node: Node) -> Verdict:
     if node.has(1) and node.constant(1) is None:
-        return unsupported("its axes are computed while the model runs", remedy="deploykit simplify MODEL")
+        return unknown("its axes are computed while the model runs", remedy="deploykit simplify MODEL")
     return _known_rank(node)
 
 
@@ -127,7 +128,7 @@ def concat(op: OpContext) -> Var:
 
 def _parts_known(node: Node) -> Verdict:
     if node.has(1) and node.constant(1) is None:
-        return unsupported("its sizes are computed while the model runs", remedy="deploykit simplify MODEL")
+        return unknown("its sizes are computed while the model runs", remedy="deploykit simplify MODEL")
     return _known_rank(node)
 
 
@@ -167,7 +168,11 @@ def shape(op: OpContext) -> Var:
 @lowers("Expand", since=(8, 13), when=_known_rank)
 def expand(op: OpContext) -> Var:
     """Broadcasts x and the shape to each other; a size of 1 in the shape leaves x's size as it is."""
-    x, wanted = op.input(0), op.required_array(1, "shape")
+    x, wanted = op.input(0), op.constant(1)
+    if wanted is None:
+        if op.dtype(0) == "bool":
+            raise Refused("its shape is computed while the model runs", "make the shape constant")
+        return mb.mul(x=x, y=mb.fill(shape=op.input(1), value=like(x, 1)))
     sizes = [int(size) for size in wanted.reshape(-1)]
     rank = max(len(sizes), x.rank)
     sizes = [1] * (rank - len(sizes)) + sizes
@@ -179,6 +184,24 @@ def expand(op: OpContext) -> Var:
             raise Refused("it widens an axis whose size varies", "broadcast in the operator that uses it instead")
         repeats.append(size if isinstance(have, (int, np.integer)) and int(have) == 1 else 1)
     return mb.tile(x=x, reps=repeats) if any(repeat != 1 for repeat in repeats) else mb.identity(x=x)
+
+
+def _fill_type(node: Node) -> Verdict:
+    if node.out_dtype() not in ("float32", "float16", "int64", "int32"):
+        return unsupported(f"Core ML fills with numbers only, these are {node.out_dtype()}", remedy="cast after it")
+    return supported()
+
+
+@lowers("ConstantOfShape", since=(9, 20, 21, 23, 24, 25), when=_fill_type)
+def constant_of_shape(op: OpContext) -> Var:
+    """A tensor of one value; the shape may vary."""
+    attribute = op.raw.attributes.get("value")
+    value = np.zeros(1, np.float32) if attribute is None else np.asarray(attribute.as_tensor().numpy())
+    single = narrowed(value.reshape(-1)[:1]).reshape(())[()]
+    sizes = op.constant(0)
+    if sizes is None:
+        return mb.fill(shape=op.input(0), value=single)
+    return mb.fill(shape=[int(size) for size in sizes.reshape(-1)], value=single)
 
 
 @lowers("Tile", since=(6, 13), when=_known_rank)
@@ -237,11 +260,11 @@ def _pad_form(node: Node) -> Verdict:
     if mode not in ("constant", "reflect", "edge"):
         return unsupported(f"Core ML has no padding mode {mode!r}", remedy="use constant, reflect or edge")
     if node.has(1) and node.constant(1) is None:
-        return unsupported("its pads are computed while the model runs", remedy="deploykit simplify MODEL")
+        return unknown("its pads are computed while the model runs", remedy="deploykit simplify MODEL")
     if node.has(3) and node.constant(3) is None:
-        return unsupported("its axes are computed while the model runs", remedy="deploykit simplify MODEL")
+        return unknown("its axes are computed while the model runs", remedy="deploykit simplify MODEL")
     if node.has(2) and node.constant(2) is None:
-        return unsupported("its value is computed while the model runs", remedy="make the value a constant")
+        return unknown("its value is computed while the model runs", remedy="make the value a constant")
     return _known_rank(node)
 
 
