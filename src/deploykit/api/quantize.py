@@ -47,9 +47,9 @@ def quantize(
     """Lowers the precision of a float ONNX model and compares the result with it.
 
     precision: "int8" (calibrated Q/DQ in the target's scheme), "int8-weights" or "fp16".
-    calib: DATA for the ranges, required for int8 (unless `ranges` has them); samples: at most so many (512). method: minmax, percentile, entropy,
-    mse, or auto, which takes for each tensor what loses least. ranges: file that keeps the measured ranges,
-    reused when it exists.
+    calib: DATA for the ranges, required for int8 unless `ranges` has them; samples: at most so many (512).
+    method: minmax, percentile, entropy, mse, or auto, which takes for each tensor what loses least.
+    ranges: file that keeps the measured ranges, reused when it exists.
     exclude: node names or operators that stay float. keep_io: fp16 leaves inputs and outputs float32.
     eval, metric: labelled DATA and how it is scored (top1); max_drop: how much may be lost, in the metric's unit.
     contract: preprocessing and carried inputs (`data.InputContract` or its JSON form).
