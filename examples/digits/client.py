@@ -62,8 +62,9 @@ def main() -> None:
     report = json.loads((HERE / "deploykit-out" / "report.json").read_text(encoding="utf-8"))
     test = np.load(HERE / "test.npz")
     images, labels = test["image"][:4], test["y"][:4]
-    print(f"serving {Path(report['metrics']['best']).relative_to(HERE)}; the right answers are {labels.tolist()}")
-    server, port = start(report["metrics"]["best"])
+    best = report["metrics"]["best"]  # as the run wrote it: relative to the folder that both are started in
+    print(f"serving {best}; the right answers are {labels.tolist()}")
+    server, port = start(best)
     try:
         ask_triton(port, images)
         ask_curl(port, images[:1])
