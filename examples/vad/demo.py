@@ -14,9 +14,9 @@ import shutil
 import sys
 from pathlib import Path
 
-import data
 import numpy as np
 
+import data
 import deploykit
 from deploykit.render import render
 
