@@ -296,3 +296,55 @@ def test_data_for_another_model_is_refused(digits, tmp_path):
         )
     assert caught.value.exit_code == 2
     assert not (tmp_path / "d.onnx").exists()
+
+
+def test_random_data_that_the_float_model_refuses_is_no_failure_but_said(shared_model, tmp_path):
+    model = shared_model("silero_vad/silero_vad.onnx")
+    report = deploykit.quantize(model, output=tmp_path / "v.onnx", precision="fp16")
+    assert report.exit_code == 0
+    assert report.artifact.execution == "none"
+    assert "DK377" in {finding.code for finding in report.findings}
+
+
+@pytest.mark.parametrize("name", ["silero_vad", "silero_vad_op18_ifless"])
+def test_voice_activity_in_half_precision_with_carried_state(shared_model, tmp_path, name):
+    stream = np.load(shared_model("silero_vad/vad_stream_dev.npz"))
+    frames = (stream["x"].astype(np.float32) / 32768).reshape(-1, 512)
+    context = np.concatenate([np.zeros((1, 64), np.float32), frames[:-1, -64:]])
+    folder = tmp_path / "stream"
+    folder.mkdir()
+    for index, frame in enumerate(np.concatenate([context, frames], axis=1)):
+        label = stream["y"][index : index + 1].astype(np.int64)
+        np.savez(folder / f"{index:04d}.npz", input=frame[None], sr=np.array(16000), y=label)
+    report = deploykit.quantize(
+        shared_model(f"silero_vad/{name}.onnx"),
+        output=tmp_path / "v.onnx",
+        precision="fp16",
+        calib=str(folder),
+        eval=str(folder),
+        metric="top1",
+        max_drop=0.5,
+        contract={"state": {"carry": "stateN"}},
+    )
+    assert report.exit_code == 0
+    assert report.metrics["accuracy"]["candidate"] >= 94
+    assert report.metrics["size_ratio"] < 0.65
+
+
+def test_lstm_stays_float_and_says_so(shared_model, tmp_path):
+    data = np.load(shared_model("jvowels/jvowels_test.npz"))
+    folder = tmp_path / "series"
+    folder.mkdir()
+    for index in range(40):
+        np.savez(folder / f"{index:03d}.npz", x=data[f"x{index:03d}"][None], y=data["y"][index : index + 1])
+    report = deploykit.quantize(
+        shared_model("jvowels/jvowels_lstm.onnx"),
+        output=tmp_path / "j.onnx",
+        precision="int8",
+        calib=str(folder),
+        eval=str(folder),
+        max_drop=0.5,
+    )
+    assert report.exit_code == 0
+    assert report.metrics["float_nodes"] == 1
+    assert {finding.op for finding in report.findings if finding.code == "DK355"} == {"LSTM"}
