@@ -56,9 +56,13 @@ class RuntimeOptions:
 
 
 class Runtime(abc.ABC):
-    """A loaded artifact."""
+    """A loaded artifact.
+
+    concurrent: whether `predict` may be called from several threads at once.
+    """
 
     execution: Literal["real", "simulated"] = "real"
+    concurrent: bool = False
     engine: str  # "onnxruntime 1.32.0 (CPUExecutionProvider)"
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

@@ -20,7 +20,7 @@ HEAVY = (
     "openvino",
     "coremltools",
     "tensorrt_rtx",
-    "fastapi",
+    "starlette",
     "numpy",
     "jinja2",
 )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HEAVY = {"torch", "tensorflow", "onnx", "onnx_ir", "onnxruntime", "openvino", "coremltools", "tensorrt_rtx"}
-HEAVY |= {"fastapi", "numpy", "jinja2", "onnxsim", "onnxslim", "onnxscript"}
+HEAVY |= {"starlette", "numpy", "jinja2", "onnxsim", "onnxslim", "onnxscript"}
 
 # Command line -> code. `m.onnx` and `d.npz` exist (their content is never read), `gone.*` does not.
 REFUSALS: dict[str, str] = {

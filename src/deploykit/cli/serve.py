@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,14 +13,24 @@ import typer
 import deploykit
 from deploykit.cli import arguments
 from deploykit.cli.command import command
+from deploykit.cli.options import DeviceOpt, ProviderOpt
 from deploykit.cli.ui import Ui
 from deploykit.report import Report
+from deploykit.serving import repository
+from deploykit.target import format_of
 
 
 @command(example="deploykit serve model.onnx --http-port 8000")
 def serve(
     ui: Ui,
-    artifact: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The artifact to serve.")],
+    artifact: Annotated[
+        Path,
+        typer.Argument(
+            metavar="ARTIFACT_OR_REPOSITORY",
+            help="The artifact to serve, or a model repository with one model.",
+            show_default=False,
+        ),
+    ],
     name: Annotated[
         str | None, typer.Option("--name", metavar="N", help="The model's name; the file's stem otherwise.")
     ] = None,
@@ -30,16 +41,34 @@ def serve(
     max_body_mb: Annotated[
         float, typer.Option("--max-body-mb", metavar="N", min=0.001, help="Refuse larger requests.")
     ] = 64.0,
+    device: DeviceOpt = "cpu",
+    provider: ProviderOpt = None,
 ) -> Report:
-    """Serve an artifact over HTTP (KServe v2); prints one JSON line when ready and stops on Ctrl-C."""
-    arguments.artifact_file(artifact)
+    """Serve an artifact over HTTP (KServe v2); prints one JSON line when ready and stops on Ctrl-C.
+
+    Logs are JSON lines on stderr; --quiet leaves warnings and errors.
+    """
+    if artifact.is_dir() and format_of(artifact) is None:
+        repository.find(artifact)
+    else:
+        arguments.artifact_file(artifact)
+    ui.result_shown = True  # stdout is the ready line's; a script waits for it
 
     def ready(facts: dict[str, Any]) -> None:
-        ui.result_shown = True  # stdout is this line's; a script waits for it
         sys.stdout.write(json.dumps(facts) + "\n")
         sys.stdout.flush()
 
-    return deploykit.serve(artifact, name=name, host=host, http_port=http_port, max_body_mb=max_body_mb, on_ready=ready)
+    return deploykit.serve(
+        artifact,
+        name=name,
+        host=host,
+        http_port=http_port,
+        max_body_mb=max_body_mb,
+        device=device,
+        provider=provider,
+        log_level=logging.WARNING if ui.quiet else logging.DEBUG if ui.verbose else logging.INFO,
+        on_ready=ready,
+    )
 
 
 COMMAND = serve

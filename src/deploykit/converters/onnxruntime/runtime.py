@@ -134,6 +134,8 @@ def providers_for(options: RuntimeOptions) -> list[str]:
 class OnnxRuntime(Runtime):
     """An ONNX model in a session."""
 
+    concurrent = True
+
     def __init__(self, path: Path, options: RuntimeOptions) -> None:
         """Loads the model; see `load` for what it raises."""
         self._path = path

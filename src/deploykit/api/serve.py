@@ -1,0 +1,97 @@
+"""`deploykit serve`: an artifact behind the Open Inference Protocol (KServe v2)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from deploykit import graph, lazy
+from deploykit.comparison import require_runnable
+from deploykit.errors import UsageError
+from deploykit.report import Report, warning
+from deploykit.runtime import RuntimeOptions
+from deploykit.serving import repository
+from deploykit.target import format_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MEGABYTE = 1 << 20
+_NAME_LIMIT = 200
+
+
+def serve(
+    artifact: str | Path,
+    *,
+    name: str | None = None,
+    host: str = "127.0.0.1",
+    http_port: int = 8000,
+    max_body_mb: float = 64.0,
+    device: Literal["cpu", "gpu", "npu"] = "cpu",
+    provider: str | None = None,
+    log_level: int = logging.INFO,
+    on_ready: Callable[[dict[str, Any]], None] | None = None,
+) -> Report:
+    """Serves an artifact over HTTP until SIGINT, SIGTERM, or an error while loading; blocks.
+
+    artifact: a file of any format that runs here, or a model repository with one model (its newest version).
+    name: of the model; the file's stem, or the folder's name, otherwise. http_port: 0 picks a free one.
+    max_body_mb: megabytes (2**20 bytes) of a request. log_level: of the JSON lines on stderr.
+    on_ready: called once, from another thread, with {"ready": true, "http": port, "grpc": None, "models": [name]}.
+    Returns a report with metrics {"model", "version", "engine", "lanes", "threads"}; requests that had to be cut off
+    while the server stopped are a warning (DK707).
+    Raises UsageError (DK701 port, DK702 host, DK703 name), UnavailableError when the artifact cannot run here,
+    MissingDependencyError without the `serve` extra, and what loading the artifact raises.
+    """
+    started = time.perf_counter()
+    path, model_name, version = _resolve(Path(artifact), name)
+    for module in ("starlette", "uvicorn", "prometheus_client"):
+        lazy.require(module, "serve", purpose="deploykit serve")
+    require_runnable(path)
+    from deploykit.serving.dataplane import DataPlane
+    from deploykit.serving.http import Limits
+    from deploykit.serving.logs import json_logs
+    from deploykit.serving.model import Model
+    from deploykit.serving.server import Server, listen
+
+    bound = listen(host, http_port)
+    with json_logs(log_level):
+        model = Model(path, name=model_name, version=version, options=RuntimeOptions(device=device, provider=provider))
+        server = Server(DataPlane([model]), bound, Limits(max_body=int(max_body_mb * _MEGABYTE)))
+        facts = {"ready": True, "http": server.port, "grpc": None, "models": [model_name]}
+        cut_off = server.run(lambda: on_ready(facts) if on_ready is not None else None)
+    report = Report(
+        "serve",
+        metrics={
+            "model": model_name,
+            "version": version,
+            "engine": model.engine,
+            "lanes": model.capacity.lanes,
+            "threads": model.capacity.threads,
+        },
+        seconds=time.perf_counter() - started,
+    )
+    if cut_off:
+        report.add(warning("DK707", f"{cut_off} requests did not end in time and were cut off when the server stopped"))
+    return report
+
+
+def _resolve(artifact: Path, name: str | None) -> tuple[Path, str, str]:
+    """The file to load, the model's name and version."""
+    if artifact.is_dir() and format_of(artifact) is None:
+        found = repository.find(artifact)
+        path, default, version = found.path, found.name, found.version
+    else:
+        path, default, version = artifact, artifact.stem, "1"
+    if path.suffix == ".onnx":
+        graph.check_file(path)
+    chosen = default if name is None else name
+    if not chosen or len(chosen) > _NAME_LIMIT or "/" in chosen or not chosen.isprintable():
+        raise UsageError(
+            f"{chosen[:80]!r} is no name for a model: it stands in the address, /v2/models/NAME",
+            code="DK703",
+            hint="--name with letters, digits, '-', '_' and '.'",
+        )
+    return path, chosen, version

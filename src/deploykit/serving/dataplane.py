@@ -1,0 +1,137 @@
+"""The data plane: which models there are and what they answer, in arrays. HTTP and gRPC only translate to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deploykit.serving.checks import unknown
+from deploykit.serving.errors import UnknownModelError
+from deploykit.serving.model import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from deploykit.serving.model import Model
+
+    Array = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InferRequest:
+    """Tensors by input name; the outputs that are wanted, in this order (empty: all); the client's own id."""
+
+    feeds: Mapping[str, Array]
+    outputs: tuple[str, ...] = ()
+    id: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InferResult:
+    """The outputs that were asked for, and where the time went.
+
+    rows: size of the batch dimension; 1 where the model has none.
+    """
+
+    model: Model
+    outputs: dict[str, Array]
+    rows: int
+    queue_seconds: float
+    compute_seconds: float
+
+
+class DataPlane:
+    """The models of a server.
+
+    draining: the server finishes what it has and is not ready for more.
+    """
+
+    def __init__(self, models: Iterable[Model]) -> None:
+        """models: loaded or not; each version of a name is one."""
+        self._models: dict[str, dict[str, Model]] = {}
+        self.draining = False
+        for model in models:
+            self._models.setdefault(model.name, {})[model.version] = model
+
+    @property
+    def models(self) -> list[Model]:
+        """Every version of every model."""
+        return [model for versions in self._models.values() for model in versions.values()]
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model answers and the server is not stopping."""
+        return not self.draining and all(model.state is State.READY for model in self.models)
+
+    def versions(self, name: str) -> list[str]:
+        """The versions of a model, the newest last. Raises UnknownModelError."""
+        return sorted(self._named(name), key=_version_key)
+
+    def model(self, name: str, version: str = "") -> Model:
+        """The version of the model; the newest when none is named. Raises UnknownModelError."""
+        versions = self._named(name)
+        chosen = version or max(versions, key=_version_key)
+        if chosen not in versions:
+            raise UnknownModelError(
+                f"model {name!r} has no version {version[:80]!r}; it has {', '.join(self.versions(name))}"
+            )
+        return versions[chosen]
+
+    def only_model(self) -> Model:
+        """The model to use when none is named. Raises UnknownModelError when there are several."""
+        if len(self._models) != 1:
+            raise UnknownModelError(
+                f"this server has {len(self._models)} models, so one must be named: {', '.join(self._models)}"
+            )
+        return self.model(next(iter(self._models)))
+
+    def _named(self, name: str) -> dict[str, Model]:
+        if name in self._models:
+            return self._models[name]
+        near = difflib.get_close_matches(name, self._models, n=1)
+        raise UnknownModelError(
+            f"there is no model {name[:80]!r}; this server has {', '.join(map(repr, self._models))}",
+            hint=f"did you mean {near[0]!r}?" if near else "",
+        )
+
+    def is_ready(self, model: Model) -> bool:
+        """Whether this model answers and the server is not stopping."""
+        return not self.draining and model.state is State.READY
+
+    async def infer(self, model: Model, request: InferRequest) -> InferResult:
+        """Runs the model on the request's tensors.
+
+        Raises UnfitInputError, NotReadyError, InferenceError, EngineError; nothing else leaves the engine. A request
+        that arrives while the server drains is still answered: the client could not know.
+        """
+        names = [spec.name for spec in model.outputs]
+        for name in request.outputs:
+            if name not in names:
+                raise unknown("output", name, names)
+        timed = await model.predict(request.feeds)
+        return InferResult(
+            model=model,
+            outputs={name: np.asarray(timed.value[name]) for name in request.outputs or names},
+            rows=_rows(model, request.feeds),
+            queue_seconds=timed.queue_seconds,
+            compute_seconds=timed.compute_seconds,
+        )
+
+    def close(self) -> None:
+        """Frees every engine."""
+        for model in self.models:
+            model.close()
+
+
+def _version_key(version: str) -> tuple[int, str]:
+    return (int(version), "") if version.isdecimal() else (-1, version)
+
+
+def _rows(model: Model, feeds: Mapping[str, Array]) -> int:
+    for spec in model.inputs:
+        if spec.shape and isinstance(spec.shape[0], str):
+            return int(feeds[spec.name].shape[0])
+    return 1

@@ -1,0 +1,85 @@
+"""Prometheus metrics of a server, in a registry of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+if TYPE_CHECKING:
+    from deploykit.serving.dataplane import DataPlane, InferResult
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metrics:
+    """Counts and times of one server's requests.
+
+    Label values come from tables of ours, never from a request: a client must not be able to grow the registry.
+    """
+
+    def __init__(self, plane: DataPlane) -> None:
+        """plane: whose models are asked for readiness and queue length when the page is read."""
+        self._plane = plane
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "deploykit_requests", "Requests answered.", ["model", "endpoint", "code"], registry=registry
+        )
+        self._errors = Counter(
+            "deploykit_request_errors", "Requests refused or failed, by reason.", ["reason"], registry=registry
+        )
+        self.in_flight = Gauge("deploykit_requests_in_flight", "Requests being answered.", registry=registry)
+        self._seconds = Histogram(
+            "deploykit_request_seconds",
+            "From the request's first byte to the answer's last.",
+            ["model"],
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._queue = Histogram(
+            "deploykit_queue_seconds", "Waiting for the engine.", ["model"], registry=registry, buckets=_SECONDS
+        )
+        self._compute = Histogram(
+            "deploykit_compute_seconds", "In the engine.", ["model"], registry=registry, buckets=_SECONDS
+        )
+        self._rows = Histogram(
+            "deploykit_batch_rows", "Rows in one call of the engine.", ["model"], registry=registry, buckets=_ROWS
+        )
+        self._non_finite = Counter(
+            "deploykit_non_finite_outputs",
+            "Outputs whose NaN or infinities became null in JSON.",
+            ["model"],
+            registry=registry,
+        )
+        self._ready = Gauge("deploykit_model_ready", "1 when the model answers.", ["model"], registry=registry)
+        self._waiting = Gauge("deploykit_queue_length", "Requests in the queue.", ["model"], registry=registry)
+        ProcessCollector(registry=registry)  # CPU seconds and memory, where the system tells
+
+    def answered(self, model: str, endpoint: str, code: int, seconds: float) -> None:
+        """Counts an answer; model is "" when the request named none that exists."""
+        self._requests.labels(model, endpoint, str(code)).inc()
+        if endpoint in ("infer", "predict"):
+            self._seconds.labels(model).observe(seconds)
+
+    def refused(self, reason: str) -> None:
+        """Counts a refusal or failure by its DKnnn code."""
+        self._errors.labels(reason).inc()
+
+    def computed(self, result: InferResult, non_finite: int) -> None:
+        """Records where an inference spent its time; non_finite: outputs with nulls in them."""
+        name = result.model.name
+        self._queue.labels(name).observe(result.queue_seconds)
+        self._compute.labels(name).observe(result.compute_seconds)
+        self._rows.labels(name).observe(result.rows)
+        if non_finite:
+            self._non_finite.labels(name).inc(non_finite)
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        for model in self._plane.models:
+            self._ready.labels(model.name).set(self._plane.is_ready(model))
+            self._waiting.labels(model.name).set(model.waiting)
+        return generate_latest(self._registry)

@@ -1,0 +1,209 @@
+"""Model: one version of one model, loaded into its engine and called through its lanes."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from deploykit.data import open_data
+from deploykit.errors import DeploykitError, ModelError
+from deploykit.runtime import RuntimeOptions, open_runtime
+from deploykit.serving import capacity
+from deploykit.serving.checks import check_feeds, differing_symbols
+from deploykit.serving.datatypes import DATATYPES
+from deploykit.serving.errors import EngineError, InferenceError, NotReadyError
+from deploykit.serving.lanes import Lanes, Timed
+from deploykit.target import format_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from deploykit.artifact import TensorSpec
+    from deploykit.runtime import Feeds, Outputs, Runtime
+
+QUEUE_LIMIT = 512
+# What other servers call the pair of engine and format.
+_PLATFORMS = {"onnx": "onnxruntime_onnx", "openvino": "openvino_ir"}
+_SOURCE_PLACE = re.compile(r"\S*\.(?:cc|cpp|hpp|h):\d+\S*\s*")
+
+
+class State(enum.Enum):
+    """Where a model is in its life; only READY answers."""
+
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class Model:
+    """One version of a model.
+
+    path: the artifact. options: how its engine is opened; `threads` is decided here. A model is created at once and
+    loaded by `load`, which may take long; until then it is known and not ready.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        name: str,
+        version: str = "1",
+        options: RuntimeOptions | None = None,
+        cpus: int | None = None,
+    ) -> None:
+        self.path = path
+        self.name = name
+        self.version = version
+        self.state = State.LOADING
+        self.platform = _PLATFORMS.get(format_of(path) or "", format_of(path) or "unknown")
+        self.inputs: tuple[TensorSpec, ...] = ()
+        self.outputs: tuple[TensorSpec, ...] = ()
+        self.engine = ""
+        self.capacity = capacity.Capacity(1, 1)
+        # Why the warm-up call failed; a model may still work on real data.
+        self.warm_up_problem: str | None = None
+        self._options = options or RuntimeOptions()
+        self._cpus = cpus or capacity.usable_cpus()
+        self._runtime: Runtime | None = None
+        self._lanes: Lanes | None = None
+        self._known_good: Feeds | None = None
+        self._lock = threading.Lock()
+
+    def load(self) -> None:
+        """Opens the engine, calls it once on random data, and makes the model ready. Blocks: call it in a thread.
+
+        Raises what `open_runtime` raises, and ModelError (DK705) for tensors that the protocol cannot carry.
+        """
+        try:
+            runtime = self._open(self._cpus)
+            _check_datatypes(runtime, self.path)
+            feeds = self._random_feeds(runtime)
+            seconds = self._warm_up(runtime, feeds)
+            chosen = capacity.plan(self._cpus, seconds, concurrent=runtime.concurrent)
+            if chosen.threads != self._cpus:
+                runtime.close()
+                runtime = self._open(chosen.threads)
+                self._warm_up(runtime, feeds)
+        except BaseException:
+            self.state = State.FAILED
+            raise
+        with self._lock:
+            if self.state is State.CLOSED:
+                return
+            self._runtime, self.capacity, self.engine = runtime, chosen, runtime.engine
+            self.inputs, self.outputs = runtime.inputs, runtime.outputs
+            self._lanes = Lanes(chosen.lanes, name=f"infer-{self.name}", limit=QUEUE_LIMIT)
+            self.state = State.READY
+
+    def _open(self, threads: int) -> Runtime:
+        return open_runtime(self.path, dataclasses.replace(self._options, threads=threads))
+
+    def _random_feeds(self, runtime: Runtime) -> Feeds | None:
+        onnx = self.path if self.path.suffix == ".onnx" else None
+        try:
+            return next(iter(open_data("random:0", runtime.inputs, purpose="bench", samples=1, model=onnx))).feeds
+        except DeploykitError as problem:  # an input of no declared rank: the first request warms up
+            self.warm_up_problem = problem.message
+            return None
+
+    def _warm_up(self, runtime: Runtime, feeds: Feeds | None) -> float | None:
+        """Seconds of the fastest of a few calls; None when there are no feeds or the model fails on them."""
+        if feeds is None:
+            return None
+        fastest: float | None = None
+        for _ in range(4):  # the first call allocates
+            started = time.perf_counter()
+            try:
+                runtime.predict(feeds)
+            except Exception as problem:  # vendors' own classes; random values need not be valid for every model
+                self.warm_up_problem = _sentence(problem)
+                return None
+            seconds = time.perf_counter() - started
+            fastest = seconds if fastest is None else min(fastest, seconds)
+            if seconds > 0.25:
+                break
+        self._known_good = feeds
+        return fastest
+
+    async def predict(self, feeds: Feeds) -> Timed[Outputs]:
+        """The outputs by name, with the time in the queue and in the engine.
+
+        Raises UnfitInputError, NotReadyError, InferenceError (the engine refused these values), EngineError.
+        """
+        lanes = self._lanes
+        if lanes is None:
+            raise self.not_ready()
+        check_feeds(feeds, self.inputs)
+        return await lanes.run(lambda: self._call(feeds))
+
+    def not_ready(self) -> NotReadyError:
+        """The error for a request that comes too early or too late."""
+        return NotReadyError(f"model {self.name!r} is {self.state.value}", hint="ask /v2/health/ready first")
+
+    @property
+    def loaded(self) -> bool:
+        """Whether inputs and outputs are known and requests are taken."""
+        return self._lanes is not None
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return self._lanes.waiting if self._lanes is not None else 0
+
+    def _call(self, feeds: Feeds) -> Outputs:
+        runtime = self._runtime
+        if runtime is None:
+            raise self.not_ready()
+        try:
+            outputs = runtime.predict(feeds)
+        except Exception as problem:  # vendors' own classes
+            raise self._explained(problem, feeds, runtime) from problem
+        self.state = State.READY if self.state is State.FAILED else self.state
+        return outputs
+
+    def _explained(self, problem: Exception, feeds: Feeds, runtime: Runtime) -> InferenceError | EngineError:
+        """Whose fault a failure is: the engine's when it now fails on values that worked before."""
+        if self._known_good is not None:
+            try:
+                runtime.predict(self._known_good)
+            except Exception as broken:  # vendors' own classes
+                self.state = State.FAILED
+                return EngineError(f"the engine of model {self.name!r} fails on every input: {_sentence(broken)}")
+        return InferenceError(
+            f"model {self.name!r} failed on this input: {_sentence(problem)}",
+            context=differing_symbols(feeds, self.inputs),
+        )
+
+    def close(self) -> None:
+        """Takes no more requests and frees the engine after those it has."""
+        with self._lock:
+            self.state = State.CLOSED
+            lanes, self._lanes = self._lanes, None
+        if lanes is not None:
+            lanes.close()
+
+
+def _check_datatypes(runtime: Runtime, path: Path) -> None:
+    for kind, specs in (("input", runtime.inputs), ("output", runtime.outputs)):
+        for spec in specs:
+            if spec.dtype not in DATATYPES:
+                raise ModelError(
+                    f"{path.name} cannot be served: its {kind} {spec.name!r} is {spec.dtype}",
+                    code="DK705",
+                    file=path,
+                    tensor=spec.name,
+                    context=[f"the protocol carries {', '.join(DATATYPES)}"],
+                )
+
+
+def _sentence(problem: Exception) -> str:
+    """The engine's message in one line, without places in its source code, cut."""
+    text = " ".join(_SOURCE_PLACE.sub("", str(problem)).split()) or type(problem).__name__
+    if text.startswith("[ONNXRuntimeError]"):
+        text = text.split(" : ", 3)[-1]
+    return text if len(text) <= 400 else f"{text[:397]}..."
