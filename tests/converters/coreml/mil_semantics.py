@@ -257,13 +257,6 @@ def dequantize(input, scale, zero_point=None, axis=0):
     return ((input.astype(np.int32) - offset) * _along(scale, input, axis)).astype(scale.dtype)
 
 
-def blockwise(data, scale, offset=None):
-    wide = data.astype(np.float32) - (0 if offset is None else offset.astype(np.float32))
-    for axis, (size, blocks) in enumerate(zip(data.shape, scale.shape, strict=True)):
-        scale = np.repeat(scale, size // blocks, axis=axis)
-    return (wide * scale).astype(scale.dtype)
-
-
 def topk(x, k=1, axis=-1, ascending=False, sort=True, return_indices=True, output_indices_dtype="int32"):
     order = np.argsort(x if bool(ascending) else -x, axis=int(axis), kind="stable")
     indices = np.take(order, range(int(k)), axis=int(axis))
@@ -329,103 +322,48 @@ def _unary(function):
     return lambda x: np.asarray(function(x)).astype(x.dtype)
 
 
-def _expanded(x, axes):
-    return np.expand_dims(x, tuple(int(a) for a in axes))
-
-
-def _squeezed(x, axes=None):
-    return np.squeeze(x, None if axes is None else tuple(int(a) for a in axes))
-
-
 def _argument(function):
     return lambda x, axis=-1, keep_dims=False, output_dtype=None: function(
         x, axis=int(axis), keepdims=bool(keep_dims)
     ).astype(np.int32)
 
 
+def upsample_nearest_neighbor(x, scale_factor_height=1, scale_factor_width=1):
+    return np.repeat(np.repeat(x, int(scale_factor_height), axis=-2), int(scale_factor_width), axis=-1)
+
+
+def upsample_bilinear(x, scale_factor_height=1, scale_factor_width=1, align_corners=True, half_pixel_centers=None):
+    size = [int(x.shape[2] * scale_factor_height), int(x.shape[3] * scale_factor_width)]
+    tensor = torch.from_numpy(np.array(x))
+    return torch.nn.functional.interpolate(tensor, size, mode="bilinear", align_corners=bool(align_corners)).numpy()
+
+
+NAMED = [
+    "conv", "conv_transpose", "max_pool", "avg_pool", "slice_by_index", "reshape", "gather", "gather_along_axis",
+    "pad", "layer_norm", "instance_norm", "batch_norm", "local_response_norm", "softmax", "gelu", "quantize",
+    "dequantize", "topk", "cumsum", "depth_to_space", "pixel_shuffle", "space_to_depth", "split", "cast", "linear",
+    "matmul",
+]  # fmt: skip
+# MIL name:numpy name, or one name for both
+BINARY = [
+    "add", "sub:subtract", "mul:multiply", "real_div:true_divide", "floor_div:floor_divide", "maximum", "minimum",
+    "pow:power", "mod", "equal", "not_equal", "less", "greater", "less_equal", "greater_equal", "logical_and",
+    "logical_or", "logical_xor",
+]  # fmt: skip
+UNARY = [
+    "abs", "exp", "sqrt", "floor", "ceil", "sign", "sin", "cos", "tan", "asin:arcsin", "acos:arccos",
+    "atan:arctan", "sinh", "cosh", "atanh:arctanh", "tanh", "round:rint", "logical_not", "square",
+]  # fmt: skip
 OPERATORS = {
-    **{
-        name: globals()[name]
-        for name in (
-            "conv",
-            "conv_transpose",
-            "max_pool",
-            "avg_pool",
-            "slice_by_index",
-            "reshape",
-            "gather",
-            "gather_along_axis",
-            "pad",
-            "layer_norm",
-            "instance_norm",
-            "batch_norm",
-            "local_response_norm",
-            "softmax",
-            "gelu",
-            "quantize",
-            "dequantize",
-            "topk",
-            "cumsum",
-            "depth_to_space",
-            "pixel_shuffle",
-            "space_to_depth",
-            "split",
-            "cast",
-            "linear",
-            "matmul",
-        )
-    },
+    **{name: globals()[name] for name in NAMED},
     "constexpr_affine_dequantize": lambda quantized_data, scale, zero_point, axis: dequantize(
         quantized_data, scale, zero_point, axis
     ),
-    "constexpr_blockwise_shift_scale": blockwise,
     **{
-        name: _elementwise(getattr(np, function))
-        for name, function in {
-            "add": "add",
-            "sub": "subtract",
-            "mul": "multiply",
-            "real_div": "true_divide",
-            "floor_div": "floor_divide",
-            "maximum": "maximum",
-            "minimum": "minimum",
-            "pow": "power",
-            "mod": "mod",
-            "equal": "equal",
-            "not_equal": "not_equal",
-            "less": "less",
-            "greater": "greater",
-            "less_equal": "less_equal",
-            "greater_equal": "greater_equal",
-            "logical_and": "logical_and",
-            "logical_or": "logical_or",
-            "logical_xor": "logical_xor",
-        }.items()
+        name: _elementwise(getattr(np, function or name))
+        for name, _, function in (text.partition(":") for text in BINARY)
     },
-    **{
-        name: _unary(getattr(np, function))
-        for name, function in {
-            "abs": "abs",
-            "exp": "exp",
-            "sqrt": "sqrt",
-            "floor": "floor",
-            "ceil": "ceil",
-            "sign": "sign",
-            "sin": "sin",
-            "cos": "cos",
-            "tan": "tan",
-            "asin": "arcsin",
-            "acos": "arccos",
-            "atan": "arctan",
-            "sinh": "sinh",
-            "cosh": "cosh",
-            "atanh": "arctanh",
-            "tanh": "tanh",
-            "round": "rint",
-            "logical_not": "logical_not",
-            "square": "square",
-        }.items()
-    },
+    **{name: _unary(getattr(np, function or name)) for name, _, function in (text.partition(":") for text in UNARY)},
     "erf": _unary(_erf),
     "relu": _unary(lambda x: np.maximum(x, 0)),
     "sigmoid": _unary(lambda x: 1 / (1 + np.exp(-x.astype(np.float64)))),
@@ -440,16 +378,17 @@ OPERATORS = {
     ),
     "prelu": lambda x, alpha: np.where(x >= 0, x, x * alpha.reshape([1, -1] + [1] * (x.ndim - 2))).astype(x.dtype),
     "sigmoid_hard": lambda x, alpha=0.2, beta=0.5: np.clip(x * alpha + beta, 0, 1).astype(x.dtype),
+    "upsample_nearest_neighbor": upsample_nearest_neighbor,
+    "upsample_bilinear": upsample_bilinear,
     "identity": lambda x: x,
     "fill": lambda shape, value=0.0: np.full([int(size) for size in shape], value),
     "select": lambda cond, a, b: np.where(cond, a, b),
     "shape": lambda x: np.array(x.shape, np.int32),
-    "expand_dims": _expanded,
-    "squeeze": _squeezed,
+    "expand_dims": lambda x, axes: np.expand_dims(x, tuple(int(a) for a in axes)),
+    "squeeze": lambda x, axes=None: np.squeeze(x, None if axes is None else tuple(int(a) for a in axes)),
     "transpose": lambda x, perm: np.transpose(x, [int(a) for a in perm]),
     "tile": lambda x, reps: np.tile(x, [int(r) for r in reps]),
     "concat": lambda values, axis, interleave=False: np.concatenate(values, axis=int(axis)),
-    "stack": lambda values, axis: np.stack(values, axis=int(axis)),
     "reverse": lambda x, axes=None: np.flip(x, None if axes is None else tuple(int(a) for a in axes)),
     "reduce_mean": _reduction(np.mean),
     "reduce_sum": _reduction(np.sum),

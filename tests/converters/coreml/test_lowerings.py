@@ -231,6 +231,28 @@ CASES = {
         "q = QuantizeLinear (x, s, z)\n y = DequantizeLinear (q, s, z)",
     ),
 }
+CASES |= {
+    "resize_nearest": (
+        X,
+        "float[2,3,16,24] y",
+        "float[4] s = {1,1,2,3}",
+        'y = Resize <mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric"> (x, , s)',
+    ),
+    "resize_nearest_half_pixel": (X, "float[2,3,16,16] y", "float[4] s = {1,1,2,2}", "y = Resize (x, , s)"),
+    "resize_linear": (X, "float[2,3,16,24] y", "int64[4] z = {2,3,16,24}", 'y = Resize <mode="linear"> (x, , , z)'),
+    "resize_linear_corners": (
+        X,
+        "float[2,3,16,16] y",
+        "float[4] s = {1,1,2,2}",
+        'y = Resize <mode="linear", coordinate_transformation_mode="align_corners"> (x, , s)',
+    ),
+    "constant_of_shape_expand": (
+        M,
+        "float[3,2,6] y",
+        "int64[3] s = {3,1,1}",
+        "o = ConstantOfShape <value = float[1] {2.0}> (s)\n e = Expand (x, s)\n y = Add (o, e)",
+    ),
+}
 UNARY = [
     "Abs", "Neg", "Exp", "Sin", "Cos", "Tan", "Atan", "Sinh", "Cosh", "Tanh", "Sigmoid", "Relu", "Softsign", "Softplus",
     "Floor", "Ceil", "Sign", "Round", "Erf", "LeakyRelu", "HardSigmoid", "HardSwish", "Elu", "Selu", "Celu", "Mish",

@@ -12,6 +12,7 @@ from deploykit.converters.coreml.lowering import (
     pool,
     quantization,
     reduce,
+    resize,
     shape,
 )
 from deploykit.converters.coreml.lowering.context import REGISTRY
@@ -27,5 +28,6 @@ __all__ = [
     "pool",
     "quantization",
     "reduce",
+    "resize",
     "shape",
 ]
