@@ -60,6 +60,7 @@ class Quantized:
     model: ir.Model
     plan: Plan
     ranges: Ranges
+    saturating: dict[str, float]
 
     def nodes(self, op: str) -> list[ir.Node]:
         return [node for node in self.model.graph if node.op_type == op]
@@ -93,10 +94,13 @@ def quantized(
     model, _ = load_float(path)
     ranges = ranges_of(model, feeds, method)
     plan = make_plan(model, scheme, exclude=exclude, unseen=ranges.unseen(observable(model)))
+    saturating: dict[str, float] = {}
     if plan.nodes:
-        Inserter(model, plan, ranges, scheme).run()
+        inserter = Inserter(model, plan, ranges, scheme)
+        inserter.run()
+        saturating = inserter.saturating
     graph.infer_shapes(model)
     out = path.with_name(f"{path.stem}.int8.onnx")
     graph.save(model, out)
     onnx.checker.check_model(str(out), full_check=True)
-    return Quantized(out, model, plan, ranges)
+    return Quantized(out, model, plan, ranges, saturating)

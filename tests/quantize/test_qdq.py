@@ -3,6 +3,7 @@ import onnxruntime as ort
 import pytest
 from quantize_models import AFFINE, SYMMETRIC, onnx_text, quantized, run, sqnr_db
 
+from deploykit.quantize.findings import about_saturation
 from deploykit.quantize.qdq import activation_parameters
 from deploykit.quantize.thresholds import Interval
 from deploykit.target import QuantizationScheme
@@ -241,3 +242,26 @@ def test_bytes_are_the_same_each_time(cnn):
     feeds = [{"x": np.ones((1, 3, 8, 8), np.float32)}]
     first = quantized(cnn, feeds, AFFINE).path.read_bytes()
     assert quantized(cnn, feeds, AFFINE).path.read_bytes() == first
+
+
+def emulate_int16_pairs(activation: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """u8 [K] times s8 [K, N] as CPUs without VNNI do it: sums of two neighbours saturate at int16 (pmaddubsw)."""
+    products = activation.astype(np.int32)[:, None] * weight.astype(np.int32)
+    pairs = np.clip(products[0::2] + products[1::2], -(2**15), 2**15 - 1)
+    return pairs.sum(axis=0)
+
+
+@pytest.mark.parametrize("reduce_range", [True, False])
+def test_saturation_is_found_exactly_where_the_emulation_shows_it(tmp_path, reduce_range):
+    text = "g (float[n,64] x) => (float[n,8] y) { [mm] y = MatMul (x, w) }"
+    path = onnx_text(text, tmp_path / "m.onnx", w=np.ones((64, 8), np.float32))
+    scheme = QuantizationScheme("uint8", symmetric_activations=False, reduce_range=reduce_range)
+    found = quantized(path, [{"x": np.ones((1, 64), np.float32)}], scheme)
+    weight = found.producer_of("mm", 1).inputs[0].const_value.numpy()
+    full = np.full(64, 255)
+    exact = full @ weight.astype(np.int32)
+    error = np.abs(emulate_int16_pairs(full, weight) - exact).max() / exact.max()
+    assert (error > 0.02) == (not reduce_range)
+    assert set(found.saturating) == (set() if reduce_range else {"mm"})
+    said = about_saturation(found.saturating)
+    assert [finding.node for finding in said] == ([] if reduce_range else ["mm"])

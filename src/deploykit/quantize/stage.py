@@ -203,6 +203,8 @@ class QuantizeStage(Stage):
             },
             on_progress=on_progress,
         )
+        if accuracy is None:  # a stochastic model, which the comparison has said already
+            return
         evidence.metrics["accuracy"] = {**accuracy, "max_drop": gate.max_drop}
         text = f"{accuracy['metric']} {accuracy['reference']:.4g} -> {accuracy['candidate']:.4g}"
         if gate.max_drop is not None and not accuracy["drop"] <= gate.max_drop:

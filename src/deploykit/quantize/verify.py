@@ -113,8 +113,11 @@ def accuracy_job(
     data: dict[str, Any],
     metric: str,
     on_progress: OnProgress = silent,
-) -> dict[str, Any]:
-    """The metric of both models over the labelled data: metric, unit, reference, candidate, drop, samples."""
+) -> dict[str, Any] | None:
+    """The metric of both models over the labelled data: metric, unit, reference, candidate, drop, samples.
+
+    None for a stochastic model, which is not scored.
+    """
     found = compare_job(reference, candidate, data, metric=metric, on_progress=on_progress)
-    accuracy: dict[str, Any] = found["accuracy"]
+    accuracy: dict[str, Any] | None = found["accuracy"]
     return accuracy
