@@ -101,9 +101,16 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "serve",
         {"artifact": Path("m.onnx"), "name": "digits", "host": "0.0.0.0", "http_port": 0, "max_body_mb": 2.0},
     ),
-    "package m.onnx --as repository -o out": (
+    "package m.onnx --as repository -o out --name digits --max-batch 8 --data d.npz": (
         "package",
-        {"artifact": Path("m.onnx"), "as_": "repository", "output": Path("out")},
+        {
+            "artifact": Path("m.onnx"),
+            "as_": "repository",
+            "output": Path("out"),
+            "name": "digits",
+            "max_batch": 8,
+            "data": "d.npz",
+        },
     ),
     "run m.onnx --to openvino,coreml --precision int8,fp16 --calib d.npz --eval d.npz --output out --only quantize"
     " --no-cache --dry-run": (

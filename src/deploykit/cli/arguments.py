@@ -51,6 +51,11 @@ def artifact_file(path: Path, what: str = "artifact") -> Path:
     return path
 
 
+def servable(path: Path) -> Path:
+    """An artifact, or a folder that may be a model repository."""
+    return path if path.is_dir() else artifact_file(path)
+
+
 def _suffixes() -> list[str]:
     return sorted({".onnx", *(target.suffix for target in map(get_target, target_names()) if target.suffix)})
 

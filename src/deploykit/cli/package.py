@@ -11,6 +11,7 @@ import deploykit
 from deploykit import io
 from deploykit.cli import arguments
 from deploykit.cli.command import command
+from deploykit.cli.options import DataOpt, SeedOpt
 from deploykit.cli.ui import Ui
 from deploykit.report import Report
 
@@ -23,13 +24,41 @@ def package(
         Literal["repository"], typer.Option("--as", help="The layout: a model repository.", show_default=False)
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.", show_default=False)
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="The folder to write, or a repository that gets one more model.",
+            show_default=False,
+        ),
     ],
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="N", help="The model's name; the file's stem otherwise.")
+    ] = None,
+    max_batch: Annotated[
+        int | None, typer.Option("--max-batch", metavar="N", min=1, help="Rows in one request, of a dynamic batch.")
+    ] = None,
+    data: DataOpt = None,
+    seed: SeedOpt = 0,
 ) -> Report:
-    """Lay an artifact out as a server loads it."""
+    """Lay an artifact out as a server loads it, and run it once from there."""
     arguments.artifact_file(artifact)
-    io.check_output(output, force=ui.force)
-    return deploykit.package(artifact, as_=as_, output=output, force=ui.force)
+    data = arguments.data(data, "--data")
+    if not output.is_dir():
+        io.check_output(output, force=ui.force)
+    with ui.progress() as progress:
+        return deploykit.package(
+            artifact,
+            as_=as_,
+            output=output,
+            name=name,
+            max_batch=max_batch,
+            data=data,
+            force=ui.force,
+            seed=seed,
+            on_progress=progress,
+        )
 
 
 COMMAND = package

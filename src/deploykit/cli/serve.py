@@ -16,20 +16,13 @@ from deploykit.cli.command import command
 from deploykit.cli.options import DeviceOpt, ProviderOpt
 from deploykit.cli.ui import Ui
 from deploykit.report import Report
-from deploykit.serving import repository
-from deploykit.target import format_of
 
 
 @command(example="deploykit serve model.onnx --http-port 8000")
 def serve(
     ui: Ui,
     artifact: Annotated[
-        Path,
-        typer.Argument(
-            metavar="ARTIFACT_OR_REPOSITORY",
-            help="The artifact to serve, or a model repository with one model.",
-            show_default=False,
-        ),
+        Path, typer.Argument(metavar="ARTIFACT_OR_REPOSITORY", help="The artifact, or a repository of one model.")
     ],
     name: Annotated[
         str | None, typer.Option("--name", metavar="N", help="The model's name; the file's stem otherwise.")
@@ -44,17 +37,11 @@ def serve(
     device: DeviceOpt = "cpu",
     provider: ProviderOpt = None,
 ) -> Report:
-    """Serve an artifact over HTTP (KServe v2); prints one JSON line when ready and stops on Ctrl-C.
-
-    Logs are JSON lines on stderr; --quiet leaves warnings and errors.
-    """
-    if artifact.is_dir() and format_of(artifact) is None:
-        repository.find(artifact)
-    else:
-        arguments.artifact_file(artifact)
-    ui.result_shown = True  # stdout is the ready line's; a script waits for it
+    """Serve an artifact over HTTP (KServe v2); prints one JSON line when ready and stops on Ctrl-C."""
+    arguments.servable(artifact)
 
     def ready(facts: dict[str, Any]) -> None:
+        ui.result_shown = True  # stdout is this line's; a script waits for it
         sys.stdout.write(json.dumps(facts) + "\n")
         sys.stdout.flush()
 
