@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit import graph, lazy
 from deploykit.comparison import require_runnable
-from deploykit.errors import UsageError
 from deploykit.report import Report, warning
 from deploykit.runtime import RuntimeOptions
 from deploykit.serving import repository
-from deploykit.target import format_of
+from deploykit.target import format_of, target_of_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MEGABYTE = 1 << 20
-_NAME_LIMIT = 200
 
 
 def serve(
@@ -49,7 +47,7 @@ def serve(
     path, model_name, version = _resolve(Path(artifact), name)
     for module in ("starlette", "uvicorn", "prometheus_client"):
         lazy.require(module, "serve", purpose="deploykit serve")
-    require_runnable(path)
+    require_engine(path)
     from deploykit.serving.dataplane import DataPlane
     from deploykit.serving.http import Limits
     from deploykit.serving.logs import json_logs
@@ -78,6 +76,17 @@ def serve(
     return report
 
 
+def require_engine(path: Path) -> None:
+    """Raises UnavailableError or MissingDependencyError when the artifact's engine is not here; imports no engine."""
+    require_runnable(path)
+    target = target_of_format(format_of(path) or "")
+    if target is None:
+        return  # open_runtime refuses it with the formats that are known
+    for package in target.packages:
+        if not lazy.installed(package):
+            raise lazy.missing(package, target.extra or target.name, f"{target.title} artifacts")
+
+
 def _resolve(artifact: Path, name: str | None) -> tuple[Path, str, str]:
     """The file to load, the model's name and version."""
     if artifact.is_dir() and format_of(artifact) is None:
@@ -88,10 +97,5 @@ def _resolve(artifact: Path, name: str | None) -> tuple[Path, str, str]:
     if path.suffix == ".onnx":
         graph.check_file(path)
     chosen = default if name is None else name
-    if not chosen or len(chosen) > _NAME_LIMIT or "/" in chosen or not chosen.isprintable():
-        raise UsageError(
-            f"{chosen[:80]!r} is no name for a model: it stands in the address, /v2/models/NAME",
-            code="DK703",
-            hint="--name with letters, digits, '-', '_' and '.'",
-        )
+    repository.check_name(chosen)
     return path, chosen, version

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from deploykit.errors import InvalidFileError, UsageError
+from deploykit import io
+from deploykit.artifact import MANIFEST_SUFFIX
+from deploykit.errors import InvalidFileError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 CONFIG = "config.pbtxt"
+VERSION = 1
+_NAME_LIMIT = 200
 # The file in a version folder, by artifact format.
 MODEL_FILES: dict[str, str] = {"onnx": "model.onnx", "openvino": "model.xml"}
 
@@ -22,6 +26,22 @@ class Found:
     path: Path
     name: str
     version: str
+
+
+def check_name(name: str) -> None:
+    """Raises UsageError (DK703) for a name that cannot stand in an address or name a folder."""
+    if (
+        not name
+        or len(name) > _NAME_LIMIT
+        or any(sign in name for sign in "/\\")
+        or not name.isprintable()
+        or name[0] == "."
+    ):
+        raise UsageError(
+            f"{name[:80]!r} is no name for a model: it stands in the address, /v2/models/NAME",
+            code="DK703",
+            hint="--name with letters, digits, '-', '_' and '.'",
+        )
 
 
 def find(folder: Path) -> Found:
@@ -61,11 +81,40 @@ def versions_of(folder: Path) -> dict[int, Path]:
     return found
 
 
-def is_repository(folder: Path) -> bool:
-    """Whether everything in the folder belongs to a model repository (an empty folder is one)."""
-    return all(
-        entry.name.startswith(".") or entry.suffix == ".json" or (entry.is_dir() and bool(versions_of(entry)))
-        for entry in folder.iterdir()
+def destination(output: Path, name: str, version: int, *, force: bool) -> Path:
+    """The model's folder to write in a repository that may exist; nothing is created here.
+
+    Raises OutputError: DK120 the model is there and `force` is not given, DK708 the folder holds other things or other
+    versions, which are not replaced even with `force`.
+    """
+    if output.is_dir():
+        foreign = [entry.name for entry in sorted(output.iterdir()) if not _belongs(entry)]
+        if foreign:
+            raise OutputError(
+                f"{output} exists and is no model repository: it has {foreign[0]!r}",
+                code="DK708",
+                file=output,
+                hint="choose a new folder; a repository that exists gets one more model",
+            )
+        others = [found for found in versions_of(output / name) if found != version] if (output / name).is_dir() else []
+        if others:
+            raise OutputError(
+                f"{output / name} has version {', '.join(map(str, others))}, which would be lost",
+                code="DK708",
+                file=output / name,
+                hint="choose another folder, and move the version folder over when it is good",
+            )
+        return io.check_output(output / name, force=force)
+    io.check_output(output, force=False)
+    return output / name
+
+
+def _belongs(entry: Path) -> bool:
+    """Whether an entry of a folder is a model's folder or a manifest beside one."""
+    return (
+        entry.name.startswith(".")
+        or entry.name.endswith(MANIFEST_SUFFIX)
+        or (entry.is_dir() and bool(versions_of(entry)))
     )
 
 
