@@ -100,7 +100,7 @@ class ConvertStage(Stage):
         refused = [row for row in support["nodes"] if row["verdict"] == "unsupported"]
         # A node that nobody judged is tried, unless something else stops the conversion anyway.
         tried = [row for row in support["nodes"] if row["verdict"] == "unknown" and not refused]
-        found += [_node_finding(row, self.target.name) for row in [*refused, *tried]]
+        found += [_node_finding(row, self.target) for row in [*refused, *tried]]
         found += [Finding.from_dict(facts) for facts in support["findings"]]
         return found
 
@@ -255,14 +255,14 @@ def convert(
         return report
 
 
-def _node_finding(row: Mapping[str, Any], target: str) -> Finding:
+def _node_finding(row: Mapping[str, Any], target: Target) -> Finding:
     """A node that the target does not take, which stops the conversion, or that nobody has judged, which does not."""
     operator = f"{row['domain']}.{row['op']}" if row["domain"] else row["op"]
-    place = {"target": target, "node": row["node"], "op": row["op"], "hint": row["remedy"]}
+    place = {"target": target.name, "node": row["node"], "op": row["op"], "hint": row["remedy"]}
     text = f"node {row['node']!r} ({operator}): {row['reason']} [{row['source']}]"
     if row["verdict"] == "unsupported":
-        return failure("DK201", f"{target} refuses {text}", **place)
-    return warning("DK210", f"nobody says whether {target} takes {text}", **place)
+        return failure("DK201", f"{target.title} refuses {text}", **place)
+    return warning("DK210", f"nobody says whether {target.title} takes {text}", **place)
 
 
 def data_request(

@@ -74,7 +74,7 @@ def test_the_worker_imports_neither_torch_nor_tensorflow():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "None None"
-    assert TARGET.blocked == ("torch", "tensorflow")
+    assert {"torch", "tensorflow"} <= set(TARGET.blocked)
 
 
 def test_a_support_answer_has_a_row_for_every_node(check, save):

@@ -101,7 +101,7 @@ def _verdict(node: Node) -> Verdict:
             )
         return unsupported(
             f"there is no lowering of {f'{domain}.' if domain else ''}{node.op} to Core ML",
-            remedy="rewrite it with operators that have one (deploykit explain DK526), or leave it out of the model",
+            remedy="rewrite it with operators that have one, or keep this part out of the model",
             source=SOURCE,
         )
     found = _types(node)

@@ -10,7 +10,7 @@ import coremltools as ct
 import numpy as np
 
 from deploykit import io
-from deploykit.artifact import TensorSpec
+from deploykit.artifact import TensorSpec, read_manifest
 from deploykit.errors import InvalidFileError
 
 _ARRAY_TYPES = {65568: "float32", 65552: "float16", 131104: "int32", 65600: "float64", 131080: "int8"}
@@ -24,6 +24,13 @@ def describe(path: str) -> dict[str, Any]:
     """
     folder = Path(path)
     facts = reload(folder)
+    made = read_manifest(folder)
+    if made is not None:
+        # The package numbers its varying sizes; the manifest knows what the model calls them.
+        for kind, specs in (("inputs", made.inputs), ("outputs", made.outputs)):
+            for item, spec in zip(facts[kind], specs, strict=False):
+                if item["name"] == spec.name and spec.shape is not None:
+                    item["shape"] = list(spec.shape)
     return {"format": "coreml", **facts, "size_bytes": io.size_of(folder)}
 
 
