@@ -1,0 +1,48 @@
+"""What the vendor's log amounts to: nothing that was asked for may get lost in it."""
+
+from __future__ import annotations
+
+import pytest
+
+trt = pytest.importorskip("tensorrt_rtx")
+
+from deploykit.converters.tensorrt_rtx.parser import VendorLog, node_in  # noqa: E402 - after the skip
+
+
+def test_a_setting_that_is_dropped_is_an_error_though_the_plan_is_built():
+    log = VendorLog()
+    config = trt.Builder(log).create_builder_config()
+    start = len(log.messages)
+    config.hardware_compatibility_level = trt.HardwareCompatibilityLevel.AMPERE_PLUS  # logged as a warning only
+    (found,) = log.findings(start)
+    assert (found.code, found.severity) == ("DK523", "error")
+    assert "setHardwareCompatibilityLevel" in found.message
+
+
+def test_a_rejected_parameter_is_an_error():
+    log = VendorLog()
+    config = trt.Builder(log).create_builder_config()
+    start = len(log.messages)
+    config.runtime_platform = trt.RuntimePlatform.WINDOWS_AMD64
+    assert {finding.severity for finding in log.findings(start)} == {"error"}
+
+
+def test_other_warnings_are_notes_said_once():
+    log = VendorLog()
+    for _ in range(2):
+        log.log(trt.ILogger.Severity.WARNING, "Make sure output i has Int64 binding.")
+    log.log(trt.ILogger.Severity.VERBOSE, "ignored chatter")
+    log.log(trt.ILogger.Severity.INFO, "Local timing cache in use.")
+    assert [(f.code, f.severity) for f in log.findings()] == [("DK524", "note")]
+
+
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        ("Cannot compile operation 'Gemm_4' for Turing (SM75): FP32 GEMM is not supported.", "Gemm_4"),
+        ("API Usage Error (ITopKLayer top: top: K exceeds the maximum value allowed (3840).", "top"),
+        ("Network has dynamic or shape inputs, but no optimization profile has been defined.", None),
+    ],
+)
+def test_the_layer_is_read_from_the_builders_text(text, node):
+    assert node_in(text) == node
