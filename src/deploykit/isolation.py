@@ -36,6 +36,7 @@ _TEMPORARY = ".tmp"  # how `io.staged` and `io.scratch_folder` end the names of 
 _QUIET = {
     "OPENVINO_TELEMETRY": "0",
     "OV_TELEMETRY_ENABLED": "0",
+    "ORT_DISABLE_TELEMETRY": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -70,6 +71,8 @@ class Worker:
                 encoding="utf-8",
             )
         self._log = Path(self._log_name).open("rb")  # noqa: SIM115 - lives as long as the process
+        self._turn = threading.Lock()
+        self._killed = False
         self._forget_log()
 
     def _forget_log(self) -> None:
@@ -186,7 +189,8 @@ class Worker:
             f"{self.name} {how} in {request['function']}",
             code="DK512" if timeout is not None else "DK511",
             log=log,
-            reproduce=self._reproduce(request),
+            # Ended on purpose, from another thread: nobody wants that again, and a request kept for it would stay.
+            reproduce="" if self._killed else self._reproduce(request),
             hint=hint,
         )
 
@@ -229,6 +233,7 @@ class Worker:
     def close(self) -> None:
         """Ends the process after what it is doing and frees its log."""
         for stream in (self._process.stdin, self._process.stdout):
+        self._killed = True
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()

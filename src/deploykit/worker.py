@@ -16,7 +16,10 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -105,9 +108,28 @@ def _leave_own_folder() -> None:
 
 
 def main() -> None:
+def _leave_signals_to_the_parent() -> None:
+    """Ctrl-C, `timeout` and a closed terminal reach the whole group, and the parent decides what they mean."""
+    ours = os.getpid()
+
+    def wait_for_the_parent(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != ours:  # a fork of the vendor's, which ends it this way
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+        number = getattr(signal, name, None)
+        if number is not None:
+            # A handler, because ignoring would be inherited by programs that the vendor starts and has to end.
+            signal.signal(number, wait_for_the_parent)
+            if hasattr(signal, "siginterrupt"):
+                signal.siginterrupt(number, False)
+
+
     """Answers requests until stdin closes; leaves at once when it closes in the middle of one."""
     _leave_own_folder()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides: Ctrl-C reaches the whole group
+    _leave_signals_to_the_parent()
     channel: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
     incoming: TextIO = os.fdopen(os.dup(0), "r", encoding="utf-8")
     os.dup2(2, 1)

@@ -1,0 +1,89 @@
+"""Signals reach a whole process group: the worker leaves them to its parent, and nothing of it stays behind."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from deploykit.errors import VendorError
+from deploykit.isolation import Worker
+
+VENDOR = """
+import os, subprocess, sys, time
+
+def me():
+    return os.getpid()
+
+def hang(path):
+    open(path, "w").write("here")
+    time.sleep(600)
+
+def end_a_program():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    child.terminate()
+    return child.wait(timeout=30)
+
+def end_a_fork():
+    child = os.fork()
+    if not child:
+        time.sleep(600)
+    time.sleep(0.2)
+    os.kill(child, 15)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def run_a_session():
+    import onnxruntime
+    from onnx import parser
+    model = parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }')
+    onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+"""
+needs_posix = pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
+
+
+@pytest.fixture
+def worker(tmp_path, monkeypatch):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "code" / "signal_vendor.py").write_text(VENDOR)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "code"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    found = Worker("fake")
+    yield found
+    found.kill()
+
+
+@needs_posix
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_to_the_group_is_left_to_the_parent(worker, name):
+    process = worker.call("signal_vendor:me", {})
+    os.kill(process, getattr(signal, name))
+    assert worker.call("signal_vendor:me", {}) == process
+
+
+@needs_posix
+@pytest.mark.parametrize("function", ["end_a_program", "end_a_fork"])
+def test_what_the_vendor_starts_can_be_ended(worker, function):
+    assert worker.call(f"signal_vendor:{function}", {}) == -signal.SIGTERM
+
+
+def test_a_worker_ended_on_purpose_keeps_no_request(worker, tmp_path):
+    def end():
+        while not (tmp_path / "here").exists():
+            time.sleep(0.02)
+        worker.kill()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    with pytest.raises(VendorError) as caught:
+        worker.call("signal_vendor:hang", {"path": str(tmp_path / "here")})
+    thread.join()
+    assert caught.value.reproduce == ""
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_onnxruntime_phones_nobody_and_leaves_no_file(worker, tmp_path):
+    worker.call("signal_vendor:run_a_session", {})
+    assert not list((tmp_path / "temporary").iterdir())
