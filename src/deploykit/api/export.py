@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from deploykit.artifact import Artifact, TensorSpec
     from deploykit.exporters.sources import Source
+    from deploykit.exporters.stage import ExportOptions
     from deploykit.report import Report
 
 EXPORTERS = ("auto", "dynamo", "torchscript")
@@ -34,19 +35,23 @@ def export(
     args: Mapping[str, Any] | Iterable[str] | None = None,
     opset: int | None = None,
     exporter: str = "auto",
+    signature: str | None = None,
     force: bool = False,
     seed: int = 0,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Exports a source to ONNX at `output`; the file is compared with the source before it is published.
 
-    source: `path/file.py:factory`, `package.module:factory`, `.pt2`, TorchScript, or ONNX.
+    source: `path/file.py:factory`, `package.module:factory`, `.pt2`, TorchScript, ONNX, a SavedModel folder, `.keras`,
+    `.h5`, or `.tflite`.
     inputs: `x:float32[batch,3]`. dims: `batch=1..64`. sample: a .npz with one array for each input.
     weights: .safetensors, or a state dict. args: constructor arguments.
-    opset: None takes 20 for PyTorch and keeps the one of an ONNX source.
-    exporter: "auto", "dynamo" or "torchscript"; auto takes the second where the first fails.
+    opset: None takes 20 for PyTorch, 18 for TensorFlow, and keeps the one of an ONNX source.
+    exporter: "auto", "dynamo" or "torchscript", of PyTorch models; auto takes the second where the first fails.
+    signature: of a SavedModel or LiteRT file; None takes `serving_default`, or the only one.
     Returns a report with the artifact, metrics "exporter", "dims", "source_files" ({path: digest} of the Python files
-    that were imported from the source's folder) and "parity"; failed, with nothing written, when the outputs differ.
+    that were imported from the source's folder), "parity", and for TensorFlow the "layout" of image tensors; failed,
+    with nothing written, when the outputs differ.
     Raises UsageError, InvalidFileError, ModelError, OutputError, MissingDependencyError or VendorError.
     """
     from deploykit.exporters.stage import ExportOptions, ExportStage
@@ -65,21 +70,33 @@ def export(
         args=parse_args(args),
         opset=opset,
         exporter=exporter,
+        signature=signature,
         seed=seed,
     )
-    _check_combination(found, options.weights, options.args)
+    _check_combination(found, options)
     with workers():
         return run_stage(
             ExportStage(found, via, options), _parents(found), target, force=force, on_progress=on_progress
         )
 
 
-def _check_combination(source: Source, weights: Path | None, args: Mapping[str, Any]) -> None:
-    if source.kind.name != "python" and (weights is not None or args):
+def _check_combination(source: Source, options: ExportOptions) -> None:
+    """Refuses options that would do nothing for this kind of source."""
+    for given, names, kinds, owner in (
+        (options.weights is not None or options.args, "--weights and --arg", ("python",), "a Python factory"),
+        (options.signature, "--signature", ("savedmodel", "tflite"), "a SavedModel or LiteRT file"),
+    ):
+        if given and source.kind.name not in kinds:
+            raise UsageError(
+                f"{names} belong to {owner}, and {source.label} is {source.kind.title}",
+                code="DK604",
+                hint="leave them away",
+            )
+    if options.exporter != "auto" and source.kind.via == "tensorflow":
         raise UsageError(
-            f"--weights and --arg belong to a Python factory, and {source.label} is {source.kind.title}",
+            f"--exporter chooses between PyTorch's exporters, and {source.label} is {source.kind.title}",
             code="DK604",
-            hint="leave them away",
+            hint="leave it away",
         )
 
 

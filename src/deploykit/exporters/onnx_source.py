@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph, io
-from deploykit.artifact import TensorSpec
 from deploykit.equivalence import compare_models
-from deploykit.errors import UsageError, VendorError
+from deploykit.errors import VendorError
 from deploykit.exporters.diagnosis import reason
-from deploykit.exporters.symbols import describe_inputs
+from deploykit.exporters.symbols import describe_inputs, described
 from deploykit.lazy import versions_of
 from deploykit.progress import OnProgress, silent
 from deploykit.report import Finding, note
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import onnx
     import onnx_ir as ir
 
@@ -34,7 +30,7 @@ def export_job(
     path = Path(model)
     loaded = graph.load(path)
     findings = _initializers_off_inputs(loaded)
-    describe_inputs(loaded, _described(loaded, inputs, dims, path))
+    describe_inputs(loaded, described(graph.interface(loaded)[0], inputs, dims, path))
     was = graph.opset(loaded)
     if opset is not None and opset != was:
         loaded = to_opset(loaded, opset)
@@ -68,72 +64,13 @@ def prove_job(
     """The written file against the source with its dimensions described alike; JSON as `compare_models` gives it."""
     path = Path(original)
     loaded = graph.load(path)
-    specs = _described(loaded, inputs, dims, path)
+    specs = described(graph.interface(loaded)[0], inputs, dims, path)
     if not specs:
         return compare_models(path, Path(model), dims=dims, seed=seed, on_progress=on_progress)
     with io.scratch_folder() as folder:
         describe_inputs(loaded, specs)
         graph.save(loaded, Path(folder) / path.name)
         return compare_models(Path(folder) / path.name, Path(model), dims=dims, seed=seed, on_progress=on_progress)
-
-
-def _described(
-    model: ir.Model, inputs: list[dict[str, Any]], dims: dict[str, list[int | None]], path: Path
-) -> list[TensorSpec]:
-    """The inputs as the user describes them, with a number for each symbol whose range is one number.
-
-    Raises UsageError (DK627, DK620) when they contradict the model, or a range names no dimension.
-    """
-    found = graph.interface(model)[0]
-    given = {spec.name: spec for spec in (TensorSpec.from_dict(facts) for facts in inputs)}
-    _check_inputs(found, given.values(), path)
-    specs = [given.get(spec.name, spec) for spec in found]
-    symbols = dict.fromkeys(dim for spec in specs for dim in spec.shape or () if isinstance(dim, str))
-    for name in dims:
-        if name not in symbols:
-            raise UsageError(
-                f"--dim {name} names no dimension of {path.name}",
-                code="DK620",
-                file=path,
-                context=[f"symbols: {', '.join(symbols) or 'none'}"],
-                hint="deploykit inspect shows the inputs; name their dimensions with --input",
-            )
-    fixed = {name: low for name, (low, high) in dims.items() if low == high and low is not None}
-    if not given and not fixed:
-        return []
-    return [
-        dataclasses.replace(
-            spec, shape=tuple(fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in spec.shape)
-        )
-        for spec in specs
-        if spec.shape is not None and (spec.name in given or set(spec.shape) & set(fixed))
-    ]
-
-
-def _check_inputs(found: Iterable[TensorSpec], given: Iterable[TensorSpec], path: Path) -> None:
-    """Refuses descriptions that contradict the model; a size that the model leaves open may be given."""
-    by_name = {spec.name: spec for spec in found}
-    for spec in given:
-        actual = by_name.get(spec.name)
-        if actual is not None and actual.dtype == spec.dtype and _compatible(actual, spec):
-            continue
-        was = actual.describe() if actual else "not an input of it"
-        raise UsageError(
-            f"input {spec.name!r} is described as {spec.describe()}, and in {path.name} it is {was}",
-            code="DK627",
-            file=path,
-            tensor=spec.name,
-            context=[f"inputs: {', '.join(by_name)}"],
-            hint=f"deploykit inspect {path}",
-        )
-
-
-def _compatible(actual: TensorSpec, given: TensorSpec) -> bool:
-    if actual.shape is None or given.shape is None:
-        return True
-    return len(actual.shape) == len(given.shape) and all(
-        isinstance(a, str) or a == b for a, b in zip(actual.shape, given.shape, strict=True)
-    )
 
 
 def _initializers_off_inputs(model: ir.Model) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""What the torch worker is asked for, as JSON: the source, its weights and arguments, inputs, dimensions and sample."""
+"""What a framework's worker is asked for, as JSON: source, weights and arguments, inputs, dimensions and sample."""
 
 from __future__ import annotations
 
@@ -25,6 +25,22 @@ class TorchRequest(TypedDict):
     factory: str | None
     weights: str | None
     args: dict[str, Any]
+    inputs: list[dict[str, Any]]
+    dims: dict[str, list[int | None]]
+    sample: str | None
+    seed: int
+
+
+class TensorflowRequest(TypedDict):
+    """One TensorFlow, Keras or LiteRT source.
+
+    kind: "savedmodel", "keras", "hdf5" or "tflite". signature: of a SavedModel or LiteRT file; None: the usual one.
+    inputs, dims, sample, seed: as in `TorchRequest`.
+    """
+
+    kind: str
+    path: str
+    signature: str | None
     inputs: list[dict[str, Any]]
     dims: dict[str, list[int | None]]
     sample: str | None

@@ -19,7 +19,7 @@ from deploykit.errors import DeploykitError, InvalidFileError, ModelError, Usage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-Via = Literal["onnx", "torch"]
+Via = Literal["onnx", "torch", "tensorflow"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,32 +86,10 @@ KINDS: dict[str, SourceKind] = {
                 "deploykit export model.py:factory --input 'input_ids:int64[batch,length]' -o out.onnx"
             ),
         ),
-        SourceKind(
-            "savedmodel",
-            "a TensorFlow SavedModel folder",
-            way="python -m tf2onnx.convert --saved-model {path} --opset 18 --output model.onnx (pip install tf2onnx)",
-        ),
-        SourceKind(
-            "keras",
-            "a Keras archive",
-            way=(
-                "in your own code: keras.models.load_model({path!r}).export('model.onnx', format='onnx'), "
-                "then deploykit export model.onnx -o out.onnx"
-            ),
-        ),
-        SourceKind(
-            "hdf5",
-            "a Keras HDF5 file",
-            way=(
-                "in your own code: keras.models.load_model({path!r}).export('model.onnx', format='onnx'), "
-                "then deploykit export model.onnx -o out.onnx"
-            ),
-        ),
-        SourceKind(
-            "tflite",
-            "a LiteRT (TensorFlow Lite) model",
-            way="python -m tf2onnx.convert --tflite {path} --opset 18 --output model.onnx (pip install tf2onnx)",
-        ),
+        SourceKind("savedmodel", "a TensorFlow SavedModel folder", "tensorflow"),
+        SourceKind("keras", "a Keras archive", "tensorflow"),
+        SourceKind("hdf5", "a Keras HDF5 file", "tensorflow"),
+        SourceKind("tflite", "a LiteRT (TensorFlow Lite) model", "tensorflow"),
         SourceKind(
             "skops",
             "a scikit-learn model saved with skops",

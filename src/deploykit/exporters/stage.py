@@ -17,12 +17,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from deploykit.data.specs import DimRange
-    from deploykit.exporters.request import TorchRequest
+    from deploykit.exporters.request import TensorflowRequest, TorchRequest
     from deploykit.exporters.sources import Source
     from deploykit.progress import OnProgress
 
 TORCH_WORKER = "torch"
 ONNX_WORKER = "onnx"
+TENSORFLOW_WORKER = "tensorflow"
+# By exporter: what it imports, as (package, extra), and for what.
+_NEEDS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "torch": tuple((package, "torch", "exporting PyTorch models") for package in ("torch", "onnxscript")),
+    "tensorflow": tuple(
+        (package, "tensorflow", "exporting TensorFlow, Keras and LiteRT models")
+        for package in ("tensorflow", "tf2onnx", "keras")
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,6 +45,7 @@ class ExportOptions:
     args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     opset: int | None = None
     exporter: str = "auto"
+    signature: str | None = None
     seed: int = 0
 
     @property
@@ -67,16 +77,16 @@ class ExportStage(Stage):
             "args": {name: repr(value) for name, value in given.args.items()},
             "opset": given.opset,
             "exporter": given.exporter,
+            **({"signature": given.signature} if given.signature else {}),
             "seed": given.seed,
             "sha256": {name: io.digest([file]) for name, file in files.items() if file is not None},
         }
 
     def requires(self, inputs: Mapping[str, Artifact]) -> list[Finding]:
-        """MissingDependencyError when PyTorch is needed and absent."""
-        if self.via == "torch":
-            for package in ("torch", "onnxscript"):
-                if not installed(package):
-                    raise missing(package, "torch", "exporting PyTorch models")
+        """MissingDependencyError when PyTorch or TensorFlow is needed and absent."""
+        for package, extra, purpose in _NEEDS.get(self.via, ()):
+            if not installed(package):
+                raise missing(package, extra, purpose)
         return []
 
     def run(self, inputs: Mapping[str, Artifact], output: Path, on_progress: OnProgress) -> Product:
@@ -91,6 +101,12 @@ class ExportStage(Stage):
                     "opset": self.settings.opset,
                     "exporter": self.settings.exporter,
                 },
+            )
+        elif self.via == "tensorflow":
+            facts = run_isolated(
+                TENSORFLOW_WORKER,
+                "deploykit.exporters.tensorflow_export:export_job",
+                {"request": self.tensorflow_request(), "output": str(output), "opset": self.settings.opset},
             )
         else:
             facts = run_isolated(
@@ -123,6 +139,13 @@ class ExportStage(Stage):
                 TORCH_WORKER,
                 "deploykit.exporters.torch_proof:prove_job",
                 {"request": self.request(), "model": str(made.path)},
+                on_progress=on_progress,
+            )
+        elif self.via == "tensorflow":
+            outcome = run_isolated(
+                TENSORFLOW_WORKER,
+                "deploykit.exporters.tensorflow_proof:prove_job",
+                {"request": self.tensorflow_request(), "model": str(made.path)},
                 on_progress=on_progress,
             )
         else:
@@ -166,6 +189,19 @@ class ExportStage(Stage):
             "factory": source.factory,
             "weights": _absolute(given.weights),
             "args": dict(given.args),
+            "inputs": [spec.as_dict() for spec in given.inputs],
+            "dims": given.bounds,
+            "sample": _absolute(given.sample),
+            "seed": given.seed,
+        }
+
+    def tensorflow_request(self) -> TensorflowRequest:
+        """The TensorFlow worker's request."""
+        given = self.settings
+        return {
+            "kind": self.source.kind.name,
+            "path": str(_absolute(self.source.path)),
+            "signature": given.signature,
             "inputs": [spec.as_dict() for spec in given.inputs],
             "dims": given.bounds,
             "sample": _absolute(given.sample),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from deploykit.comparison import compare, stochastic_nodes
 from deploykit.data import Sample, open_data
 from deploykit.errors import VendorError
 from deploykit.exporters import torch_call, torch_source
-from deploykit.exporters.diagnosis import reason
+from deploykit.exporters.proof import POINTS, POINTS_FIXED, SourceSide, not_compared
 from deploykit.exporters.torch_export import precision_of
 from deploykit.parity import TOLERANCES
 from deploykit.progress import OnProgress, silent
@@ -18,16 +17,8 @@ from deploykit.reference import Reference
 from deploykit.report import failure, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from deploykit.exporters.request import TorchRequest
     from deploykit.exporters.torch_call import Call
-    from deploykit.report import Finding
-    from deploykit.runtime import Feeds, Outputs
-
-# Each dimension at its minimum, at its maximum, and at values between (see data.random_data); fixed shapes need fewer.
-POINTS = 6
-POINTS_FIXED = 4
 
 
 def prove_job(request: TorchRequest, model: str, on_progress: OnProgress = silent) -> dict[str, Any]:
@@ -42,8 +33,8 @@ def prove_job(request: TorchRequest, model: str, on_progress: OnProgress = silen
     random = stochastic_nodes(path)
     if random:
         text = f"the module is random in {', '.join(random[:4])}: its outputs were not compared"
-        return _not_compared(warning("DK404", text, hint="a random module in evaluation mode is often a mistake"))
-    source = _Source(call)
+        return not_compared(warning("DK404", text, hint="a random module in evaluation mode is often a mistake"))
+    source = SourceSide(call.run, "the module")
     reference = Reference(path)
     try:
         points = POINTS if call.symbols else POINTS_FIXED
@@ -67,42 +58,12 @@ def prove_job(request: TorchRequest, model: str, on_progress: OnProgress = silen
     except VendorError as problem:
         text = f"the exported file refuses an input that the module takes: {problem.message[:300]}"
         hint = "a size was frozen in the file; --exporter dynamo or --exporter torchscript takes the other way"
-        return _not_compared(failure("DK625", text, hint=hint))
+        return not_compared(failure("DK625", text, hint=hint))
     finally:
         reference.close()
     engines = {"reference": "PyTorch, eager", "candidate": "onnxruntime, graph optimisation off"}
     return {**result, "engines": engines, "findings": [*(f.as_dict() for f in source.refused), *result["findings"]]}
 
 
-def _not_compared(finding: Finding) -> dict[str, Any]:
-    return {"outputs": [], "samples": 0, "execution": "none", "engines": {}, "findings": [finding.as_dict()]}
-
-
 def _example(call: Call) -> Sample:
     return Sample({name: torch_call.as_array(tensor) for name, tensor in call.example.items()}, None, "the example")
-
-
-class _Source:
-    """The module as the reference side: samples that it refuses are left out, each sample is run once."""
-
-    def __init__(self, call: Call) -> None:
-        self.refused: list[Finding] = []
-        self._call = call
-        self._outputs: Outputs = {}
-
-    def accepted(self, *samples: Sample | Iterable[Sample]) -> Iterator[Sample]:
-        """The samples that the module takes: a size that the source refuses says nothing about the export."""
-        for sample in itertools.chain.from_iterable([s] if isinstance(s, Sample) else s for s in samples):
-            try:
-                self._outputs = self._call.run(sample.feeds)
-            except Exception as problem:  # the user's forward raises what it likes
-                shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in sample.feeds.items())
-                text = f"the module itself fails on {shapes} ({reason(problem)}): not compared there"
-                self.refused.append(warning("DK624", text, hint="bound the sizes it takes: --dim NAME=MIN..MAX"))
-                continue
-            yield sample
-
-    def predict(self, feeds: Feeds) -> Outputs:
-        """What the module gave for the sample that was yielded last."""
-        del feeds
-        return self._outputs

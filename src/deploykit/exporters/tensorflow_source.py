@@ -1,0 +1,117 @@
+"""TensorFlow, Keras and LiteRT sources, loaded, with names for the dimensions that they leave open."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deploykit.artifact import TensorSpec
+from deploykit.data import DimRange, Sample
+from deploykit.data.specs import format_input
+from deploykit.errors import DataError, UsageError
+from deploykit.exporters.symbols import described
+
+if TYPE_CHECKING:
+    from deploykit.exporters.request import TensorflowRequest
+    from deploykit.exporters.tensorflow_graph import Port, TensorflowModel
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadedSource:
+    """The model and its inputs as they will be in the ONNX, in the source's order."""
+
+    model: TensorflowModel
+    specs: tuple[TensorSpec, ...]
+    ranges: dict[str, DimRange]
+
+    @property
+    def symbols(self) -> dict[str, DimRange]:
+        """Every symbol of the inputs with its range; from 1 up where none was given."""
+        names = [dim for spec in self.specs for dim in spec.shape or () if isinstance(dim, str)]
+        return {name: self.ranges.get(name, DimRange(name, 1, None)) for name in dict.fromkeys(names)}
+
+
+def load(request: TensorflowRequest) -> LoadedSource:
+    """Loads the source and names its open dimensions: `batch` for the first axis, `<input>_<axis>` for others.
+
+    Raises what the loaders raise, UsageError (DK620, DK627) when the user's inputs do not describe the model.
+    """
+    path = Path(request["path"])
+    given = [TensorSpec.from_dict(facts) for facts in request["inputs"]]
+    model = _load(path, request, given)
+    named = tuple(spec_of(port) for port in model.inputs)
+    changed = {spec.name: spec for spec in described(named, request["inputs"], request["dims"], path)}
+    specs = tuple(changed.get(spec.name, spec) for spec in named)
+    for spec in specs:
+        if spec.shape is None:
+            raise UsageError(
+                f"input {spec.name!r} of {path.name} has no declared rank",
+                code="DK620",
+                file=path,
+                tensor=spec.name,
+                hint=f"--input '{spec.name}:{spec.dtype}[batch,...]'",
+            )
+    ranges = {name: DimRange(name, int(low or 0), high) for name, (low, high) in request["dims"].items()}
+    return LoadedSource(model, specs, ranges)
+
+
+def _load(path: Path, request: TensorflowRequest, given: list[TensorSpec]) -> TensorflowModel:
+    kind, signature = request["kind"], request["signature"]
+    if kind == "savedmodel":
+        from deploykit.exporters.tensorflow_saved import load_saved
+
+        return load_saved(path, signature)
+    if kind == "tflite":
+        from deploykit.exporters.tensorflow_lite import load_lite
+
+        return load_lite(path, signature)
+    from deploykit.exporters.tensorflow_keras import load_keras
+
+    return load_keras(path, kind, given)
+
+
+def spec_of(port: Port) -> TensorSpec:
+    """A port with names for its open sizes."""
+    if port.shape is None:
+        return TensorSpec(port.name, port.dtype, None)
+    stem = re.sub(r"\W", "_", port.name)
+    names = ["batch" if axis == 0 else f"{stem}_{axis}" for axis in range(len(port.shape))]
+    shape = tuple(name if size is None else size for name, size in zip(names, port.shape, strict=True))
+    return TensorSpec(port.name, port.dtype, shape)
+
+
+def read_sample(path: str, specs: tuple[TensorSpec, ...]) -> Sample:
+    """The user's sample as one feed; raises DataError (DK622) when it does not fit the inputs."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError) as problem:
+        raise DataError(
+            f"{path} cannot be read as a .npz sample: {problem}",
+            code="DK622",
+            file=path,
+            hint="np.savez('sample.npz', x=x) with one array for each input",
+        ) from problem
+    feeds = {}
+    for spec in specs:
+        array, shape = arrays.get(spec.name), spec.shape or ()
+        fits = (
+            array is not None
+            and array.ndim == len(shape)
+            and all(isinstance(dim, str) or dim == size for dim, size in zip(shape, array.shape, strict=True))
+        )
+        if array is None or not fits:
+            was = "missing" if array is None else f"of shape {list(array.shape)}"
+            raise DataError(
+                f"the sample's {spec.name!r} is {was}",
+                code="DK622",
+                file=path,
+                tensor=spec.name,
+                context=[f"expected {format_input(spec)}"],
+            )
+        feeds[spec.name] = array.astype(spec.dtype if spec.dtype != "string" else object)
+    return Sample(feeds, None, "the sample")
