@@ -106,17 +106,18 @@ class Worker:
             "block": list(block),
             "progress": on_progress is not None,
         }
-        start = self.log_position()
-        expired = threading.Event()
-        timer = self._kill_after(timeout, expired)
-        try:
-            answer = self._exchange(request, on_progress)
-        except BaseException:
-            self.kill()
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
+        with self._turn:
+            start = self.log_position()
+            expired = threading.Event()
+            timer = self._kill_after(timeout, expired)
+            try:
+                answer = self._exchange(request, on_progress)
+            except BaseException:
+                self.kill()
+                raise
+            finally:
+                if timer is not None:
+                    timer.cancel()
         if answer is None:
             raise self._died(request, start, timeout if expired.is_set() else None)
         if "error" in answer:
@@ -224,8 +225,15 @@ class Worker:
         # Relative paths of the request count from here.
         return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join([self.interpreter, _SCRIPT, str(file)])}"
 
+    def finish(self) -> None:
+        """Tells the process that no request follows, without waiting for its end."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
     def kill(self) -> None:
         """Stops the process at once."""
+        self._killed = True
         if self.alive:
             self._process.kill()
         self.close()
@@ -233,7 +241,6 @@ class Worker:
     def close(self) -> None:
         """Ends the process after what it is doing and frees its log."""
         for stream in (self._process.stdin, self._process.stdout):
-        self._killed = True
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
@@ -280,20 +287,42 @@ class WorkerPool:
     def __init__(self) -> None:
         """An empty pool; no process starts here."""
         self._workers: dict[str, Worker] = {}
+        self._starting = threading.Lock()
+        self._closed = False
 
     def get(self, name: str, interpreter: str | None = None) -> Worker:
         """The live worker of that name."""
-        found = self._workers.get(name)
-        if found is not None and not found.alive:
-            found.close()
-        if found is None or not found.alive:
-            if interpreter is not None and not Path(interpreter).exists():
-                raise UnavailableError(f"no interpreter for {name}: {interpreter}", hint="deploykit doctor")
-            found = self._workers[name] = Worker(name, interpreter=interpreter or sys.executable)
-        return found
+        with self._starting:
+            found = self._workers.get(name)
+            if found is not None and not found.alive:
+                found.close()
+            if found is None or not found.alive:
+                if interpreter is not None and not Path(interpreter).exists():
+                    raise UnavailableError(f"no interpreter for {name}: {interpreter}", hint="deploykit doctor")
+                found = self._workers[name] = Worker(name, interpreter=interpreter or sys.executable)
+            return found
+
+    def warm(self, wanted: Mapping[str, tuple[Sequence[str], Sequence[str]]]) -> None:
+        """Has workers import modules while the caller does something else; a call to one of them waits for its turn.
+
+        wanted: {worker name: (modules, blocked packages)}, taken one after the other so that one core is used.
+        What fails to import fails again, and is reported, where it is used.
+        """
+
+        def load() -> None:
+            for name, (modules, block) in wanted.items():
+                if self._closed:
+                    return
+                with contextlib.suppress(DeploykitError, RuntimeError, OSError, ValueError):
+                    self.get(name).call("deploykit.lazy:load_early", {"modules": list(modules)}, block=block)
+
+        threading.Thread(target=load, daemon=True).start()
 
     def close(self, *, kill: bool = False) -> None:
-        """Ends every worker."""
+        """Ends every worker; all at the same time, since an interpreter with a vendor in it takes a while."""
+        self._closed = True
+        for found in list(self._workers.values()):
+            found.finish()
         while self._workers:
             _, found = self._workers.popitem()
             if kill:

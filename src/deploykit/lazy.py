@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -31,6 +32,13 @@ def missing(module: str, extra: str, purpose: str = "", why: str = "") -> Missin
         f"the package {package!r} is needed{needed}, and {why or 'it is not installed'}",
         hint=f"pip install 'deploykit[{extra}]'",
     )
+
+
+def load_early(modules: list[str]) -> None:
+    """Imports what is there of the modules: what a worker does before it is needed."""
+    for module in modules:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
 
 
 def installed(module: str) -> bool:

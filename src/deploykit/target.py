@@ -161,6 +161,11 @@ def target_of_format(format: str) -> Target | None:
     return next((t for t in map(get_target, target_names()) if t.format == format), None)
 
 
+def comparison_worker(target: Target) -> str:
+    """Name of the worker in which the target's artifacts run beside a reference, apart from its converter."""
+    return f"compare-{target.worker}"
+
+
 def unavailable(target: Target) -> str | None:
     """Why artifacts of the target cannot run here; None when they can. Imports nothing heavy."""
     if target.runs_on is None:

@@ -14,7 +14,7 @@ from deploykit.isolation import run_isolated, workers
 from deploykit.progress import OnProgress, Progress, silent
 from deploykit.report import Finding, Report, failure, note, warning
 from deploykit.stage import Product, Stage, Verification, run_stage
-from deploykit.target import Target, check_options, parse_target, unavailable
+from deploykit.target import Target, check_options, comparison_worker, parse_target, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -158,7 +158,7 @@ class ConvertStage(Stage):
         from deploykit.parity import row_for
 
         result = run_isolated(
-            f"compare-{self.target.worker}",
+            comparison_worker(self.target),
             "deploykit.comparison:compare_job",
             {
                 "reference": str(reference.path),

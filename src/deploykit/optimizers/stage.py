@@ -30,7 +30,7 @@ ENGINES: dict[str, tuple[str, ...]] = {
     "onnxsim": ("onnxsim",),
 }
 # onnxsim imports torch when it can (1.1 s), and nothing of it is needed.
-_BLOCKED = ("torch", "tensorflow", "torchvision")
+BLOCKED = ("torch", "tensorflow", "torchvision")
 # A crash or an endless loop of one engine is a line in the report.
 TIMEOUT_SECONDS = 600.0
 # These take the whole model as one protobuf message, which ends at 2 GB, and copy it several times.
@@ -149,7 +149,7 @@ class SimplifyStage(Stage):
             except BaseException:
                 # Threads wait for their workers: those have to end first, or Ctrl-C would wait for the slowest.
                 for name in names:
-                    pool.get(_worker(name)).kill()
+                    pool.get(worker_of(name)).kill()
                 raise
         return candidates
 
@@ -217,10 +217,10 @@ class SimplifyStage(Stage):
             on_progress(Progress("comparing", candidate.engine))
             try:
                 outcome = run_isolated(
-                    _worker(candidate.engine),
+                    worker_of(candidate.engine),
                     "deploykit.optimizers.engines:verify_job",
                     {"original": str(base), "candidate": str(candidate.path), "dims": {}, "seed": self.seed},
-                    block=_BLOCKED,
+                    block=BLOCKED,
                     timeout=TIMEOUT_SECONDS,
                     on_progress=on_progress,
                 )
@@ -264,7 +264,8 @@ def _rank(candidate: Candidate) -> tuple[int, int]:
     return candidate.nodes, candidate.size
 
 
-def _worker(engine: str) -> str:
+def worker_of(engine: str) -> str:
+    """Name of the worker that an engine runs in."""
     return f"simplify-{engine}"
 
 
@@ -273,10 +274,10 @@ def _attempt(engine: str, base: Path, scratch: Path) -> Candidate:
     folder.mkdir()
     path = folder / base.name
     facts = run_isolated(
-        _worker(engine),
+        worker_of(engine),
         "deploykit.optimizers.engines:simplify_job",
         {"engine": engine, "model": str(base), "output": str(path)},
-        block=_BLOCKED,
+        block=BLOCKED,
         timeout=TIMEOUT_SECONDS,
     )
     return Candidate(engine, path, facts["nodes"], facts["bytes"], tuple(facts["files"]), facts["versions"])

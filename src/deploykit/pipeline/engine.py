@@ -19,6 +19,7 @@ from deploykit.pipeline.outcome import Outcome, Status
 from deploykit.pipeline.plan import STAGES, Step, make_plan
 from deploykit.pipeline.shorthand import config_from_options, decided, narrowed, to_yaml
 from deploykit.pipeline.summary import summarize, write_reports
+from deploykit.pipeline.warming import warm
 from deploykit.progress import OnProgress, Progress, silent
 from deploykit.report import Report, failure, merge_exit
 
@@ -151,9 +152,11 @@ class Engine:
         self.out = out
         self.on_progress = on_progress
         self.outcomes: dict[str, Outcome] = {}
+        self.steps: Sequence[Step] = ()
 
     def run(self, steps: Sequence[Step], *, dry_run: bool = False) -> list[Outcome]:
         """The outcome of every step, in order. The first step's error is raised: nothing can follow it."""
+        self.steps = steps
         for index, step in enumerate(steps):
             self.on_progress(Progress("run", step.key, index, len(steps)))
             self.outcomes[step.key] = self._step(step, dry_run=dry_run)
@@ -215,6 +218,8 @@ class Engine:
     def _execute(self, step: Step, subjects: Sequence[str], key: str) -> Outcome:
         started = time.perf_counter()
         outcome = Outcome(step, "failed")
+        if step.source is not None:
+            warm(self.steps)
         try:
             with self.cache.filling(step.stage, key) as folder:
                 report = self._call(step, subjects, folder)

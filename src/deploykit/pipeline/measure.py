@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit.isolation import run_isolated
 from deploykit.progress import OnProgress, silent
 from deploykit.report import Finding, Report, note
-from deploykit.target import format_of, target_of_format, unavailable
+from deploykit.target import comparison_worker, format_of, target_of_format, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,13 @@ def evaluate(
         "purpose": "accuracy",
     }
     arguments = {"artifact": str(artifact), "data": request, "metric": metric, "options": {}}
-    result = run_isolated("compare", "deploykit.comparison:evaluate_job", arguments, on_progress=on_progress)
+    result = run_isolated(
+        comparison_worker(target),
+        "deploykit.comparison:evaluate_job",
+        arguments,
+        block=target.blocked,
+        on_progress=on_progress,
+    )
     report.add(*(Finding.from_dict(facts) for facts in result.pop("findings", [])))
     report.metrics.update(result)
     report.seconds = time.perf_counter() - started

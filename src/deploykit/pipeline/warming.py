@@ -1,0 +1,32 @@
+"""Imports ahead of time: while one core exports the model, the others load the vendors that follow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deploykit.isolation import workers
+from deploykit.target import comparison_worker, parse_target, unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deploykit.pipeline.plan import Step
+
+
+def warm(steps: Sequence[Step]) -> None:
+    """Starts the workers of the steps, one by one, and has them import their vendors; returns at once."""
+    from deploykit.optimizers.stage import BLOCKED, ENGINES, worker_of
+
+    wanted: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
+    with workers() as pool:
+        for step in steps:
+            if step.stage == "simplify":
+                chosen = str(step.options["engine"])
+                for engine in ENGINES if chosen == "auto" else [chosen]:
+                    wanted[worker_of(engine)] = ((*ENGINES[engine], "onnxruntime", "onnx_ir"), BLOCKED)
+        for name in dict.fromkeys(step.target for step in steps if step.stage == "convert" and step.target):
+            target, _ = parse_target(name)
+            wanted[target.worker] = ((*target.packages, "onnx_ir"), target.blocked)
+            if target.runtime is not None and unavailable(target) is None:
+                wanted[comparison_worker(target)] = ((*target.packages, "onnxruntime", "onnx_ir"), target.blocked)
+        pool.warm(wanted)
