@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import logging
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +19,7 @@ from deploykit.cli import arguments
 from deploykit.cli.command import command
 from deploykit.cli.options import DeviceOpt, ProviderOpt
 from deploykit.cli.ui import Ui
+from deploykit.errors import ExitCode
 from deploykit.report import Report
 
 
@@ -45,7 +50,8 @@ def serve(
         sys.stdout.write(json.dumps(facts) + "\n")
         sys.stdout.flush()
 
-    return deploykit.serve(
+    call = functools.partial(
+        deploykit.serve,
         artifact,
         name=name,
         host=host,
@@ -56,6 +62,21 @@ def serve(
         log_level=logging.WARNING if ui.quiet else logging.DEBUG if ui.verbose else logging.INFO,
         on_ready=ready,
     )
+    try:
+        report = call()
+    except KeyboardInterrupt:
+        _leave_engines(ExitCode.INTERRUPTED)
+        raise
+    _leave_engines(ExitCode.GATE_FAILED if ui.strict and report.findings else ExitCode.OK)
+    return report
+
+
+def _leave_engines(code: ExitCode) -> None:
+    """An engine that still computes or loads aborts the process when the interpreter ends under it: end it first."""
+    from deploykit.serving.lanes import THREAD_PREFIX
+
+    if any(thread.name.startswith(THREAD_PREFIX) for thread in threading.enumerate()):
+        atexit.register(os._exit, int(code))
 
 
 COMMAND = serve

@@ -46,13 +46,14 @@ class InferResult:
 class DataPlane:
     """The models of a server.
 
-    draining: the server finishes what it has and is not ready for more.
+    draining: the server finishes what it has and is not ready for more. cut_off: requests it gave up on.
     """
 
     def __init__(self, models: Iterable[Model]) -> None:
         """models: loaded or not; each version of a name is one."""
         self._models: dict[str, dict[str, Model]] = {}
         self.draining = False
+        self.cut_off = 0
         for model in models:
             self._models.setdefault(model.name, {})[model.version] = model
 

@@ -227,8 +227,9 @@ def json_from_array(array: Array, *, nested: bool = False) -> tuple[list[Any], i
         return _listed(texts, nested=nested), 0
     if array.dtype.kind in "biu":
         return _listed(array, nested=nested), 0
-    values = array if array.dtype.kind == "f" else array.astype(np.float32)  # bfloat16 is not numpy's own
-    finite = np.isfinite(values)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is still a NaN
+        values = array if array.dtype.kind == "f" else array.astype(np.float32)  # bfloat16 is not numpy's own
+        finite = np.isfinite(values)
     if finite.all():
         return _listed(values, nested=nested), 0
     holes = values.astype(object)

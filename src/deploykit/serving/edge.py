@@ -5,6 +5,7 @@ Plain ASGI, because the framework's own middleware costs more than a small infer
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import time
@@ -67,11 +68,14 @@ class Edge:
         self._metrics.in_flight.inc()
         try:
             await self._app(scope, receive, sending)
-        except Exception:  # a bug of ours: the whole story goes to the log, its number to the client
+        except asyncio.CancelledError:  # the server stops and has waited long enough
+            self._plane.cut_off += 1
+            exchange.reason = "stopped"
+            if not exchange.status:
+                await _send_stopped(sending)
+        except Exception:  # a bug of ours, already answered: the whole story goes to the log, its number to the client
             self._log.exception("internal error", extra={"fields": {"request_id": exchange.request_id}})
             exchange.reason = "internal"
-            if not exchange.status:
-                await _send_internal_error(sending, exchange)
         finally:
             self._metrics.in_flight.dec()
             self._record(scope, exchange)
@@ -131,8 +135,8 @@ def _fields(scope: Scope, exchange: Exchange, status: int, seconds: float) -> di
     return fields
 
 
-async def _send_internal_error(send: Send, exchange: Exchange) -> None:
-    body = strict_json.dump({"error": f"internal error; the server's log has it under {exchange.request_id}"})
+async def _send_stopped(send: Send) -> None:
+    body = strict_json.dump({"error": "the server was stopped before the answer was ready", "code": "DK715"})
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 500, "headers": headers})
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -65,7 +65,7 @@ def create_app(plane: DataPlane, limits: Limits | None = None) -> ASGIApp:
     routes = Routes(plane, metrics, limits or Limits())
     app = Starlette(
         routes=routes.table(),
-        exception_handlers={errors.RequestError: _refuse, 404: _no_route, 405: _no_route},
+        exception_handlers={errors.RequestError: _refuse, 404: _no_route, 405: _no_route, Exception: _failed},
     )
     app.router.redirect_slashes = False
     return Edge(app, plane, metrics)
@@ -230,6 +230,12 @@ async def _no_route(request: Request, problem: Exception) -> Response:
     exchange.reason, exchange.message = "route", f"{what} {request.url.path[:200]}"
     headers = getattr(problem, "headers", None)
     return JSONResponse({"error": f"{exchange.message}; /docs lists what there is"}, status, headers=headers)
+
+
+async def _failed(request: Request, problem: Exception) -> Response:
+    """A bug of ours: where its traceback is, and nothing of it."""
+    exchange: Exchange = request.scope["deploykit"]
+    return JSONResponse({"error": f"internal error; the server's log has it under {exchange.request_id}"}, 500)
 
 
 class _Lingering(JSONResponse):

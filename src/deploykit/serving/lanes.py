@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+# By this the command line finds the threads that may still be in an engine when the process ends.
+THREAD_PREFIX = "deploykit-serve-"
+_JOIN_SECONDS = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +49,9 @@ class Lanes:
         self.count = count
         self._limit = limit
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True) for i in range(count)]
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{THREAD_PREFIX}{name}-{i}", daemon=True) for i in range(count)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -83,9 +88,12 @@ class Lanes:
                 job.loop.call_soon_threadsafe(_settle, job.future, done, problem)
 
     def close(self) -> None:
-        """Ends the threads after the jobs that they have; does not wait for them."""
+        """Ends the threads after the jobs that they have, and waits a moment for it."""
         for _ in self._threads:
             self._queue.put(None)
+        until = time.monotonic() + _JOIN_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 def _settle(future: asyncio.Future[Any], done: Timed[Any], problem: Exception | None) -> None:

@@ -97,7 +97,7 @@ class Model:
                 return
             self._runtime, self.capacity, self.engine = runtime, chosen, runtime.engine
             self.inputs, self.outputs = runtime.inputs, runtime.outputs
-            self._lanes = Lanes(chosen.lanes, name=f"infer-{self.name}", limit=QUEUE_LIMIT)
+            self._lanes = Lanes(chosen.lanes, name=self.name, limit=QUEUE_LIMIT)
             self.state = State.READY
 
     def _open(self, threads: int) -> Runtime:

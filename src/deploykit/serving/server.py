@@ -16,6 +16,7 @@ from uvicorn.server import HANDLED_SIGNALS
 
 from deploykit.errors import UsageError
 from deploykit.serving.http import Limits, create_app
+from deploykit.serving.lanes import THREAD_PREFIX
 from deploykit.serving.logs import LOGGER
 
 if TYPE_CHECKING:
@@ -75,7 +76,6 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, plane: DataPlane) -> None:
         super().__init__(config)
         self._plane = plane
-        self.cut_off = 0
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -103,7 +103,10 @@ class _Uvicorn(uvicorn.Server):
         if not self.force_exit:
             await asyncio.sleep(_LAST_CALL_SECONDS)
         await super().shutdown(sockets)
-        self.cut_off = len(self.server_state.tasks)
+        # With force, uvicorn leaves at once: those who wait are told, not just dropped.
+        for task in list(self.server_state.tasks):
+            task.cancel()
+        await asyncio.gather(*self.server_state.tasks, return_exceptions=True)
 
 
 class Server:
@@ -121,6 +124,7 @@ class Server:
             ws="none",
             loop="asyncio",
             lifespan="off",
+            proxy_headers=False,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -146,7 +150,7 @@ class Server:
         Raises what loading raised; KeyboardInterrupt when a second signal asked to stop without draining.
         """
         port = self.port
-        threading.Thread(target=self._load, args=(on_ready,), name="load", daemon=True).start()
+        threading.Thread(target=self._load, args=(on_ready,), name=f"{THREAD_PREFIX}load", daemon=True).start()
         self._log.info("listening", extra={"fields": {"address": self._socket.getsockname()[0], "port": port}})
         try:
             self._server.run(sockets=[self._socket])
@@ -157,8 +161,8 @@ class Server:
             raise self._problem
         if self._server.force_exit:
             raise KeyboardInterrupt
-        self._log.info("stopped", extra={"fields": {"cut_off": self._server.cut_off}})
-        return self._server.cut_off
+        self._log.info("stopped", extra={"fields": {"cut_off": self._plane.cut_off}})
+        return self._plane.cut_off
 
     def _load(self, on_ready: Callable[[], None]) -> None:
         try:
