@@ -149,28 +149,27 @@ def tensorrt_rtx(work: Path, precision: str) -> None:
     (work / f"{precision}.engine").write_bytes(memoryview(builder.build_serialized_network(network, config)))
 
 
-def coreml(digits: Path, work: Path, precision: str) -> None:
-    """An ML Program by coremltools' own PyTorch front-end, the way that needs no ONNX."""
+def coreml(work: Path, precision: str, *, alone: bool) -> None:
+    """The call that makes an ML Program: the MIL program of the chain's package, converted and saved again.
+
+    alone: with torch and TensorFlow hidden, which `import coremltools` otherwise loads.
+    """
+    if alone:
+        for name in ("torch", "tensorflow", "sklearn", "xgboost"):
+            sys.modules[name] = None  # type: ignore[assignment]
     import coremltools
-    import torch
-    from safetensors.torch import load_file
+    from coremltools.converters.mil.frontend.milproto.load import load
 
-    sys.path.insert(0, str(digits))
-    from model import DigitsCNN
-
-    model = DigitsCNN()
-    model.load_state_dict(load_file(digits / "weights.safetensors"))
-    batch = torch.export.Dim("batch", min=1, max=64)
-    program = torch.export.export(model.eval(), (torch.zeros(2, 1, 8, 8),), dynamic_shapes={"image": {0: batch}})
-    package = coremltools.convert(
-        program.run_decompositions({}), minimum_deployment_target=coremltools.target.iOS17, skip_model_load=True
-    )
-    if precision == "int8-weights":
-        import coremltools.optimize.coreml as cto
-
-        config = cto.OptimizationConfig(cto.OpLinearQuantizerConfig(mode="linear_symmetric"))
-        package = cto.linear_quantize_weights(package, config)
-    package.save(str(work / f"{precision}.mlpackage"))
+    folder = work / "out" / "coreml" / precision / "DigitsCNN.mlpackage"
+    model = coremltools.models.MLModel(str(folder), skip_model_load=True)
+    program = load(model.get_spec(), model.get_spec().specificationVersion, model.weights_dir)
+    coremltools.convert(
+        program,
+        convert_to="mlprogram",
+        minimum_deployment_target=coremltools.target.iOS17,
+        compute_precision=coremltools.precision.FLOAT32,  # the program has its types
+        skip_model_load=True,
+    ).save(str(work / f"{precision}.mlpackage"))
 
 
 def main() -> None:
@@ -191,7 +190,8 @@ def main() -> None:
     elif name.startswith("tensorrt-rtx-"):
         tensorrt_rtx(work, name.removeprefix("tensorrt-rtx-"))
     else:
-        coreml(digits, work, name.removeprefix("coreml-"))
+        precision = name.removeprefix("coreml-")
+        coreml(work, precision.removesuffix("-alone"), alone=precision.endswith("-alone"))
 
 
 if __name__ == "__main__":
