@@ -67,6 +67,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=child_end,
                 env={**os.environ, **self._environment},
+                process_group=0,  # Ctrl-C would end it before it has learned to leave signals to us
                 text=True,
                 encoding="utf-8",
             )
@@ -161,8 +162,11 @@ class Worker:
 
     def log_since(self, start: int) -> list[str]:
         """The vendor's lines after a position of the log."""
-        self._log.seek(start)
-        text = self._log.read().decode("utf-8", errors="replace")
+        try:
+            self._log.seek(start)
+            text = self._log.read().decode("utf-8", errors="replace")
+        except ValueError:  # closed: another thread has ended the process on purpose
+            return []
         return [line.rstrip() for line in text.splitlines() if line.strip()]
 
     def log_position(self) -> int:

@@ -63,8 +63,15 @@ def wait_for(condition, seconds: float = 60) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process")
-@pytest.mark.parametrize(("name", "number"), [*((name, signal.SIGINT) for name in CALLS), ("quantize", signal.SIGTERM)])
-def test_an_interrupted_command_leaves_nothing(folder: Path, name: str, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        *((name, "SIGINT") for name in CALLS),
+        *((name, "SIGTERM") for name in ("quantize", "run")),
+        ("convert", "SIGHUP"),
+    ],
+)
+def test_an_interrupted_command_leaves_nothing(folder: Path, name: str, number: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "deploykit", *CALLS[name].split(), "--json"],
         cwd=folder,
@@ -76,7 +83,9 @@ def test_an_interrupted_command_leaves_nothing(folder: Path, name: str, number: 
     wait_for(lambda: (folder / "reached").exists() or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     workers = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(number)
+    process.send_signal(getattr(signal, number))
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)  # an impatient second one must not stop the tidying up
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
     assert json.loads(out)["exit_code"] == 130
@@ -86,3 +95,29 @@ def test_an_interrupted_command_leaves_nothing(folder: Path, name: str, number: 
     # What a run has finished stays, to be resumed from; nothing unfinished is among it.
     assert not [path for path in (folder / "deploykit-out").rglob("*") if ".tmp" in path.name]
     wait_for(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers), 10)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process")
+def test_an_interrupt_before_the_command_is_one_document_too(folder: Path) -> None:
+    early = (
+        "import os, signal, sys, deploykit.cli.app as app;"
+        "from deploykit.cli import app;"
+        "app.LazyGroup.get_command = lambda *_: os.kill(os.getpid(), signal.SIGINT);"
+        "sys.exit(app.main(['inspect', 'model.onnx', '--json']))"
+    )
+    done = subprocess.run([sys.executable, "-c", early], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130
+    assert json.loads(done.stdout)["findings"][0]["code"] == "DK891"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process")
+def test_an_interrupt_while_the_answer_is_made_is_one_document_too(folder: Path) -> None:
+    late = (
+        "import os, signal, sys; from deploykit import render; from deploykit.cli import app;"
+        "real, calls, stop = render.render, [], lambda: os.kill(os.getpid(), signal.SIGINT);"
+        "render.render = lambda *a: (calls.append(1), len(calls) == 1 and stop(), real(*a))[2];"
+        "sys.exit(app.main(['inspect', 'model.onnx', '--json']))"
+    )
+    done = subprocess.run([sys.executable, "-c", late], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130, done.stderr
+    assert json.loads(done.stdout)["exit_code"] == 130

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import difflib
 import importlib
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+import time
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
-from deploykit.cli.ui import Ui, hush_broken_pipe
-from deploykit.errors import ExitCode, UsageError
+from deploykit.cli.ui import Ui, hush_broken_pipe, interrupted
+from deploykit.errors import DeploykitError, ExitCode, UsageError
 from deploykit.report import Report
 from deploykit.version import __version__
 
@@ -44,6 +47,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 _ParserError: Any = typer.BadParameter.__mro__[2]
 
 
+# Seconds in which one interrupt ends everything; a worker that does not end is killed after five.
+_TIME_TO_END = 10.0
 # Set by the shell's completion script, which calls the program without arguments.
 _COMPLETION = "_DEPLOYKIT_COMPLETE"
 
@@ -105,19 +110,22 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code (see `deploykit.errors.ExitCode`)."""
     args = list(sys.argv[1:] if arguments is None else arguments)
-    _end_on_sigterm()
+    _end_on_signals()
+    Ui.answered = False
     group = typer.main.get_command(app)
     try:
         if not args and _COMPLETION not in os.environ:
             typer.echo(_help_of(group), err=True)
             return ExitCode.INVALID_INPUT
         result = group.main(args, prog_name="deploykit", standalone_mode=False)
+        if result == ExitCode.INTERRUPTED and not Ui.answered:  # the parser turns Ctrl-C into its exit code
+            return _refuse(args, interrupted())
         sys.stdout.flush()
         return int(result or 0)
     except BrokenPipeError:
         return hush_broken_pipe()
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
+    except KeyboardInterrupt:  # before the command itself, which reports its own, or after its answer
+        return ExitCode.INTERRUPTED if Ui.answered else _refuse(args, interrupted())
     except UsageError as problem:
         return _refuse(args, problem)
     except _ParserError as problem:
@@ -131,7 +139,7 @@ def _help_of(group: Any) -> str:
     return text
 
 
-def _refuse(args: list[str], problem: UsageError) -> int:
+def _refuse(args: list[str], problem: DeploykitError) -> int:
     """Shows a usage error; in JSON when that was asked for, though no option was parsed."""
     given = args[: args.index("--")] if "--" in args else args
     name = next((arg for arg in given if arg in COMMANDS), "deploykit")
@@ -139,15 +147,40 @@ def _refuse(args: list[str], problem: UsageError) -> int:
     return ui.finish(Report(name, error=problem))
 
 
-def _end_on_sigterm() -> None:
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
+def _endings() -> list[int]:
+    # Windows has no SIGHUP.
+    return [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
-    # The same way out as Ctrl-C: staged outputs are removed, workers are ended.
-    try:
-        signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not in the main thread: whoever embeds us decides
-        return
+
+def _hear_no_more() -> None:
+    """The interpreter gives signals their defaults back while it ends, and a late one would take our exit code away."""
+    with contextlib.suppress(ValueError):
+        for number in _endings():
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _end_on_signals() -> None:
+    """SIGTERM and a closed terminal end us as Ctrl-C does: staged outputs are removed, workers are ended.
+
+    A second signal within the time that this takes is not heard, for it would leave behind what the first removes.
+    """
+    ending: list[float] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if not ending or now - ending[0] > _TIME_TO_END:
+            ending[:] = [now]
+            atexit.register(_hear_no_more)
+            raise KeyboardInterrupt
+
+    for number in _endings():
+        # Ignored from the start means that the caller wants it so: nohup, a job in the background of a script.
+        if signal.getsignal(number) == signal.SIG_IGN:
+            continue
+        try:
+            signal.signal(number, interrupt)
+        except ValueError:  # not in the main thread: whoever embeds us decides
+            return
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ class Ui:
     report_file: Path | None = None
     format: str = "table"
     result_shown: bool = False  # the command wrote to stdout itself
+    answered: ClassVar[bool] = False  # this call has said how it ended, which is said once
 
     def run(self, work: Callable[[], Report]) -> int:
         """Does the work and shows how it ended; every outcome is one report and one exit code."""
@@ -60,7 +61,7 @@ class Ui:
             if self.verbose:
                 traceback.print_exc()
         except KeyboardInterrupt:
-            report = Report(self.command, error=InterruptedRunError("interrupted: nothing half-written is left"))
+            report = Report(self.command, error=interrupted())
         except Exception as problem:  # a bug: always with its traceback, and still one JSON document
             traceback.print_exc()
             report = Report(self.command, error=_bug(problem))
@@ -101,17 +102,24 @@ class Ui:
             sys.stdout.flush()
         except BrokenPipeError:
             hush_broken_pipe()
+        except KeyboardInterrupt:  # while the answer was being prepared, or after it
+            if Ui.answered:
+                raise
+            report = Report(self.command, error=interrupted())
+            self._show(report)
         return int(report.exit_code)
 
     def _show(self, report: Report) -> None:
         from deploykit import render
 
         if self.json or (self.format == "json" and not self.quiet):
-            if not self.result_shown:
-                sys.stdout.write(render.render(report, "json"))
+            text = "" if self.result_shown else render.render(report, "json")
+            Ui.answered = True
+            sys.stdout.write(text)
             return
         from deploykit.render.failure import has_colour, printable, render_error
 
+        Ui.answered = True
         if report.error is not None:
             sys.stderr.write(render_error(report.error, colour=has_colour(sys.stderr)))
         if report.error is not None and not report.findings and not report.metrics:
@@ -148,6 +156,11 @@ class Ui:
 
         text = render.render(report, render.SUFFIXES[self.report_file.suffix])
         io.write_text(self.report_file, text, force=self.force)
+
+
+def interrupted() -> InterruptedRunError:
+    """What is reported after Ctrl-C."""
+    return InterruptedRunError("interrupted: nothing half-written is left")
 
 
 def _tighten(report: Report) -> None:
