@@ -31,19 +31,41 @@ _NO_CLASS = -1  # what a row with a NaN predicts
 
 
 class Metric(abc.ABC):
-    """One number over a labelled data set, taken sample by sample.
-
-    A sample whose label is None is not scored (a stream's frames without a truth): it counts in `unscored`.
-    """
+    """One number over labelled samples; one whose label is None (a stream's frame without a truth) is not scored."""
 
     unit: str = ""
     higher_is_better: bool = True
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.scored = self.unscored = 0
+
+    @abc.abstractmethod
+    def add(self, outputs: Outputs, label: Any) -> None:
+        """Takes one sample's outputs and its label."""
+
+    @abc.abstractmethod
+    def _value(self) -> float:
+        """The number; only asked for when something was scored."""
+
+    def value(self) -> float:
+        """The metric over what was added, in `unit`; DataError (DK422) when nothing was scored."""
+        if not self.scored:
+            raise DataError(
+                f"metric {self.name!r}: no sample has a label",
+                code="DK422",
+                hint="put the labels under the key 'y' of the data, or name them with --label",
+            )
+        return self._value()
+
+
+class OutputMetric(Metric):
+    """A metric of one output."""
+
     def __init__(self, name: str, output: str | None = None) -> None:
         """`output`: the output to score; None takes the first float one, or the first when none is float."""
-        self.name = name
+        super().__init__(name)
         self.output = output
-        self.scored = self.unscored = 0
 
     def add(self, outputs: Outputs, label: Any) -> None:
         """Takes one sample's outputs and its label."""
@@ -68,25 +90,8 @@ class Metric(abc.ABC):
     def _add(self, output: Array, label: Array) -> None:
         """Takes the chosen output and the label of one sample."""
 
-    @abc.abstractmethod
-    def _value(self) -> float:
-        """The number; only asked for when something was scored."""
 
-    def value(self) -> float:
-        """The metric over what was added, in `unit` (percent for top1 and top5).
-
-        Raises DataError (DK422) when nothing was scored.
-        """
-        if not self.scored:
-            raise DataError(
-                f"metric {self.name!r}: no sample has a label",
-                code="DK422",
-                hint="put the labels under the key 'y' of the data, or name them with --label",
-            )
-        return self._value()
-
-
-class TopK(Metric):
+class TopK(OutputMetric):
     """Share of rows whose true class is among the k largest outputs, in percent.
 
     output [rows..., classes] with one integer label a row; a single column is a probability of class 1; an integer or
@@ -160,7 +165,7 @@ def _same_count(name: str, predictions: int, labels: int, shape: tuple[int, ...]
         )
 
 
-class F1(Metric):
+class F1(OutputMetric):
     """Harmonic mean of precision and recall, 0 to 1: of class 1 with two classes, else the macro mean over classes."""
 
     def __init__(self, name: str, output: str | None = None) -> None:
@@ -193,7 +198,7 @@ class F1(Metric):
         return sum(2 * right / total if total else 0.0 for right, total in totals) / len(wanted)
 
 
-class Auc(Metric):
+class Auc(OutputMetric):
     """Area under the ROC curve, 0 to 1, of class 1 against class 0; ties count half (Mann-Whitney U).
 
     The score is the last column (softmax or a single probability). Keeps one float a row.
@@ -227,7 +232,7 @@ class Auc(Metric):
         return float((ranks[labels == 1].sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
-class MeanError(Metric):
+class MeanError(OutputMetric):
     """Mean absolute error over all values, in the label's units."""
 
     higher_is_better = False
@@ -250,7 +255,7 @@ class RootMeanSquareError(MeanError):
     power = 2
 
 
-class MeanCosine(Metric):
+class MeanCosine(OutputMetric):
     """Mean over rows of the cosine between the output and the label vector, -1 to 1 (embeddings)."""
 
     _sum = 0.0
@@ -273,7 +278,7 @@ class MeanCosine(Metric):
 class MetricRow:
     """A row of the metric table: the class that counts it, and one line of help."""
 
-    make: type[Metric]
+    make: type[OutputMetric]
     help: str
 
 
@@ -317,9 +322,6 @@ class CustomMetric(Metric):
             self._labels.append(label)
         else:
             self._sum += self._number(dict(outputs), label)
-
-    def _add(self, output: Array, label: Array) -> None:
-        raise NotImplementedError("a custom metric takes all outputs")
 
     def _number(self, outputs: Any, labels: Any) -> float:
         try:
