@@ -22,13 +22,10 @@ m (float[batch,4] x) => (float[batch,2] y) <float[4,2] w = {1, 2, 3, 4, 5, 6, 7,
 """
 PICKY = """
 <ir_version: 8, opset_import: ["" : 17]>
-picky (float[batch,4] x, float[1] size) => (float[n,2] y) {
-    two = Constant <value = int64[1] {2}> ()
-    seven = Constant <value = int64[1] {7}> ()
-    whole = Cast <to = 7> (size)
-    rows = Add(whole, seven)
-    shape = Concat <axis = 0> (rows, two)
-    y = Reshape(x, shape)
+picky (float[batch] x) => (float[batch] y) <float[2] table = {5, 6}, float thousand = {1000}> {
+    far = Mul(x, thousand)
+    index = Cast <to = 7> (far)
+    y = Gather(table, index)
 }
 """
 
@@ -121,13 +118,19 @@ def test_a_model_that_does_not_run_is_not_handed_out(tmp_path: Path) -> None:
     assert report.findings[-1].code == "DK722"
     assert "--data" in report.findings[-1].hint
     assert not (tmp_path / "models").exists()
-    np.savez(tmp_path / "d.npz", x=np.zeros((1, 4), np.float32), size=np.array([-5], np.float32))
+    np.savez(tmp_path / "d.npz", x=np.zeros((1, 1), np.float32))
     report = deploykit.package(
         tmp_path / "picky.onnx", as_="repository", output=tmp_path / "models", data=str(tmp_path / "d.npz")
     )
     assert report.exit_code == 0
-    # The output has another first dimension: there is no batch to leave away.
+
+
+def test_without_a_common_batch_there_is_none(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(MATMUL.replace("[batch,2] y", "[rows,2] y")), tmp_path / "m.onnx")
+    report = deploykit.package(tmp_path / "m.onnx", as_="repository", output=tmp_path / "models", max_batch=8)
     assert report.metrics["max_batch_size"] == 0
+    assert "no effect" in report.findings[-1].message
+    assert "dims: [ -1, 4 ]" in (tmp_path / "models/m/config.pbtxt").read_text(encoding="utf-8")
 
 
 def test_what_cannot_be_packaged(model: Path, tmp_path: Path) -> None:
