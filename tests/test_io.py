@@ -291,3 +291,9 @@ def test_disk_full_when_probing_the_folder(tmp_path, monkeypatch):
     with pytest.raises(OutputError) as caught:
         io.check_output(tmp_path / "m.onnx", force=False)
     assert caught.value.code == "DK125"
+
+
+def test_an_output_below_a_file_is_told_so(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="which is a file and not a folder"):
+        io.check_output(tmp_path / "file" / "m.onnx", force=False)

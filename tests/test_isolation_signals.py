@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -32,6 +34,14 @@ def end_a_fork():
     time.sleep(0.2)
     os.kill(child, 15)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def print_and_fail(output):
+    print("x" * 5000, flush=True)
+    raise AssertionError
+
+def write_much(output):
+    with open(output, "wb") as stream:
+        stream.write(bytes(5000))
 
 def run_a_session():
     import onnxruntime
@@ -87,3 +97,20 @@ def test_a_worker_ended_on_purpose_keeps_no_request(worker, tmp_path):
 def test_onnxruntime_phones_nobody_and_leaves_no_file(worker, tmp_path):
     worker.call("signal_vendor:run_a_session", {})
     assert not list((tmp_path / "temporary").iterdir())
+
+
+@needs_posix
+@pytest.mark.parametrize("function", ["write_much", "print_and_fail"])
+def test_a_full_disk_is_named_though_the_log_is_on_it(tmp_path, function):
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024));"
+        "from deploykit.isolation import run_isolated; from deploykit.errors import DeploykitError\n"
+        f"try: run_isolated('fake', 'signal_vendor:{function}', {{'output': 'out.bin'}})\n"
+        "except DeploykitError as problem: print(problem.code)"
+    )
+    (tmp_path / "signal_vendor.py").write_text(VENDOR)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "DK125\n", done.stderr

@@ -129,6 +129,13 @@ def check_output(path: Path, *, force: bool, suffix: str | None = None) -> Path:
             file=path,
             hint=f"-o {path.with_suffix(suffix) if path.suffix else path.name + suffix}",
         )
+    if not path.parent.is_dir() and path.parent.exists():
+        raise OutputError(
+            f"the output cannot lie below {path.parent}, which is a file and not a folder",
+            code="DK121",
+            file=path,
+            hint="choose a folder for the output",
+        )
     if not path.parent.is_dir():
         raise OutputError(
             f"the output folder does not exist: {path.parent}",
@@ -163,7 +170,10 @@ def _check_writable(folder: Path) -> None:
         if is_no_space(problem):
             raise disk_full(folder) from problem
         raise OutputError(
-            f"cannot write in the output folder {folder}: {problem.strerror}", code="DK122", file=folder
+            f"cannot write in the output folder {folder}: {problem.strerror}",
+            code="DK122",
+            file=folder,
+            hint="choose another folder for the output, or make this one writable",
         ) from problem
 
 

@@ -7,6 +7,7 @@ answers go as JSON lines to the original stdout; file descriptors 1 and 2 then b
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -65,7 +66,8 @@ def _answer(request: dict[str, Any], emit: Any) -> dict[str, Any]:
     try:
         return _call(request, emit)
     except BaseException as problem:  # everything, SystemExit of vendor code too, must reach the parent
-        traceback.print_exc()
+        with contextlib.suppress(OSError):  # on a full disk the log is full too
+            traceback.print_exc()
         from deploykit.errors import DeploykitError, MissingDependencyError
         from deploykit.io import disk_full, is_no_space
 
@@ -159,8 +161,9 @@ def main() -> None:
     threading.Thread(target=read, daemon=True).start()
     while (line := requests.get()) is not None:
         answer = _answer(json.loads(line), emit)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         if requests.empty():
             busy.clear()
         emit(answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -172,3 +173,11 @@ def test_empty_files_unknown_files_and_plain_folders_are_refused(tmp_path):
         with pytest.raises((InvalidFileError, UsageError)) as refused:
             detect(tmp_path / name)
         assert refused.value.code == code
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "m.onnx")
+    with pytest.raises(InvalidFileError, match="pipe or device") as caught:
+        detect(str(tmp_path / "m.onnx"))
+    assert caught.value.code == "DK103"

@@ -1,11 +1,13 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 import pytest
 from quantize_models import onnx_text, ranges_of
 
+from deploykit import graph
 from deploykit.data import Sample
-from deploykit.errors import DataError
+from deploykit.errors import DataError, GateError
 from deploykit.quantize.calibration import Calibration, tapped_session
 from deploykit.quantize.plan import observable
 from deploykit.quantize.prepare import load_float
@@ -92,3 +94,23 @@ def test_state_is_carried_from_call_to_call(tmp_path):
         found = Calibration(session, names, lambda: samples, total=4, carry={"h": "hn"}).run("minmax")
     assert found["hn"].maximum == 4.0
     assert found["h"].maximum == 3.0
+
+
+def test_a_sample_that_the_model_refuses_is_named(tmp_path):
+    text = "g (float[n,2] x, float[m,2] z) => (float[k,2] y) { y = Add (x, z) }"
+    model = load_float(onnx_text(text, tmp_path / "m.onnx"))[0]
+    bad = Sample({"x": np.ones((2, 2), np.float32), "z": np.ones((3, 2), np.float32)}, None, "sample 7")
+    names = observable(model)
+    with tapped_session(model, names) as session, pytest.raises(DataError, match="on sample 7") as caught:
+        Calibration(session, names, lambda: [bad], total=1, carry={}).run("minmax")
+    assert caught.value.code == "DK378"
+    assert caught.value.context == ("it was given x float32 [2, 2], z float32 [3, 2]",)
+
+
+def test_an_operator_that_onnxruntime_lacks_is_a_gate(tmp_path):
+    text = '<ir_version: 8, opset_import: ["": 17, "my": 1]> g (float[2] x) => (float[2] y) { y = my.NoSuch (x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    model = graph.load(tmp_path / "m.onnx")
+    with pytest.raises(GateError, match="NoSuch") as caught, tapped_session(model, []):
+        pass
+    assert caught.value.code == "DK201"

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from deploykit import io
 from deploykit.errors import DeploykitError, InvalidFileError, ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -239,19 +240,8 @@ def _file_kind(path: Path) -> SourceKind:
 
 
 def _head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(16)
-    except OSError as problem:
-        raise InvalidFileError(f"cannot read {path}: {problem.strerror}", code="DK103", file=path) from problem
-    if not head:
-        raise InvalidFileError(
-            f"{path} is empty (0 bytes)",
-            code="DK104",
-            file=path,
-            hint="the download or export was cut off: make it again",
-        )
-    return head
+    with io.existing_file(path, "source").open("rb") as stream:
+        return stream.read(16)
 
 
 def _unknown(path: Path, head: bytes) -> DeploykitError:

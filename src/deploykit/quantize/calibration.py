@@ -10,7 +10,7 @@ import onnxruntime as ort
 
 from deploykit import graph, io
 from deploykit.data import CarriedState
-from deploykit.errors import DataError
+from deploykit.errors import DataError, GateError
 from deploykit.progress import OnProgress, Progress, silent
 from deploykit.quantize.observers import HistogramObserver, RangeObserver, new_histograms, new_observers
 from deploykit.quantize.ranges import TensorRange
@@ -42,7 +42,10 @@ def float_session(path: Path, *, optimize: bool = False) -> ort.InferenceSession
 
 @contextlib.contextmanager
 def tapped_session(model: ir.Model, names: Sequence[str]) -> Iterator[ort.InferenceSession]:
-    """A session of the model with the named tensors as further outputs; the model itself is as before afterwards."""
+    """A session of the model with the named tensors as further outputs; the model itself is as before afterwards.
+
+    Raises GateError (DK201) when onnxruntime does not take the model.
+    """
     outputs = model.graph.outputs
     known = {value.name for value in (*outputs, *model.graph.inputs)}
     values = {value.name: value for node in model.graph for value in node.outputs}
@@ -58,7 +61,19 @@ def tapped_session(model: ir.Model, names: Sequence[str]) -> Iterator[ort.Infere
         finally:
             while len(outputs) > before:
                 outputs.pop()
-        yield float_session(path)
+        try:
+            session = float_session(path)
+        except Exception as problem:
+            if not _is_onnxruntime(problem):
+                raise
+            told = _reason(problem).rpartition(f"{path} failed:")[2]
+            raise GateError(
+                f"ONNX Runtime {ort.__version__} does not load the model, so it cannot be calibrated: {told}",
+                code="DK201",
+                target="onnxruntime",
+                hint="deploykit check MODEL --target onnxruntime names every node that it refuses",
+            ) from problem
+        yield session
 
 
 class Calibration:
@@ -87,7 +102,8 @@ class Calibration:
     def run(self, method: Method) -> dict[str, TensorRange]:
         """The ranges of all tensors by `method`; one pass for minmax, two (extremes, then histograms) otherwise.
 
-        Raises DataError (DK363) when there is no sample, DK364 when the second pass gives other samples than the first.
+        Raises DataError (DK363) when there is no sample, DK364 when the second pass gives other samples than the first,
+        DK378 when the model refuses a sample.
         """
         passes = 1 if method == "minmax" else 2
         ranges = new_observers(self._names)
@@ -118,7 +134,7 @@ class Calibration:
         count = 0
         for sample in self._samples():
             feeds = state.fill(sample.feeds)
-            values: dict[str, Array] = dict(zip(self._outputs, self._session.run(None, feeds), strict=True))
+            values: dict[str, Array] = dict(zip(self._outputs, self._run(feeds, sample.name), strict=True))
             state.update(values)
             values.update(feeds)
             second = half is not None and count >= half
@@ -133,6 +149,30 @@ class Calibration:
             done = count + number * (self._total or self.count)
             self._on_progress(Progress("calibrating", sample.name, done, total))
         return count
+
+    def _run(self, feeds: Mapping[str, Array], name: str) -> list[Array]:
+        try:
+            found: list[Array] = self._session.run(None, feeds)
+        except Exception as problem:
+            if not _is_onnxruntime(problem):
+                raise
+            given = ", ".join(f"{key} {value.dtype} {list(value.shape)}" for key, value in feeds.items())
+            raise DataError(
+                f"the model does not run on {name} of the calibration data: {_reason(problem)}",
+                code="DK378",
+                context=[f"it was given {given}"],
+                hint="--calib DATA with samples that the model takes; --dim NAME=MIN..MAX bounds random sizes",
+            ) from problem
+        return found
+
+
+def _is_onnxruntime(problem: Exception) -> bool:
+    return type(problem).__module__.startswith("onnxruntime")
+
+
+def _reason(problem: Exception) -> str:
+    text = " ".join(str(problem).split())
+    return text.rpartition("Status Message: ")[2][:500]
 
 
 def _tensor_range(observed: RangeObserver, histogram: HistogramObserver | None, method: Method) -> TensorRange:
