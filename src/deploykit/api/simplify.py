@@ -26,6 +26,7 @@ def simplify(
     engine: Literal["auto", "native", "onnxsim", "onnxslim"] = "auto",
     max_growth: float = 1.05,
     dims: Iterable[str] | Mapping[str, int] = (),
+    fuse: bool = False,
     force: bool = False,
     seed: int = 0,
     on_progress: OnProgress = silent,
@@ -34,7 +35,9 @@ def simplify(
 
     engine: "auto" tries all and takes the smallest (nodes that compute, then bytes). max_growth: of the file.
     dims: numbers for symbolic dimensions, `batch=1`. Without a gain the original is written, and the report says so.
-    Returns a report with metrics "engine" ("none" when the original was kept), "nodes" and "bytes" (before, after).
+    fuse: also onnxruntime's transformer fusions, for models that are to run there and nowhere else; kept when proven.
+    Returns a report with metrics "engine" ("none" when the original was kept), "nodes" and "bytes" (before, after), and
+    with fuse "fusions" ({operator: count}).
     Raises ModelError and InvalidFileError for the input, UsageError (DK604, DK620) for options, OutputError,
     MissingDependencyError, and with one engine VendorError when it fails.
     """
@@ -53,7 +56,7 @@ def simplify(
     _check_dims(sizes, original.inputs)
     with workers():
         return run_stage(
-            SimplifyStage(engine, max_growth, sizes, seed),
+            SimplifyStage(engine, max_growth, sizes, seed, fuse=fuse),
             {"model": original},
             target,
             force=force,

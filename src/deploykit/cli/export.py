@@ -34,6 +34,10 @@ def export(
     exporter: Annotated[
         Literal["auto", "dynamo", "torchscript"], typer.Option("--exporter", help="How PyTorch models are captured.")
     ] = "auto",
+    signature: Annotated[
+        str | None,
+        typer.Option("--signature", metavar="NAME", help="Entry point of a SavedModel or .tflite that has several."),
+    ] = None,
     seed: SeedOpt = 0,
 ) -> Report:
     """Export a model source to ONNX and prove that the file computes what the source computes."""
@@ -53,6 +57,7 @@ def export(
             **facts,
             opset=opset,
             exporter=exporter,
+            signature=signature,
             force=ui.force,
             seed=seed,
             on_progress=progress,

@@ -44,7 +44,11 @@ ModelArg = Annotated[Path, _file("MODEL", "An ONNX file.")]
 FileArg = Annotated[Path, _file("FILE", "Any model file or artifact.")]
 SourceArg = Annotated[
     str,
-    _file("SOURCE", "model.onnx, model.pt2, TorchScript model.pt, or package.module:factory / path/file.py:factory."),
+    _file(
+        "SOURCE",
+        "model.onnx, model.pt2, TorchScript model.pt, a SavedModel folder, .keras, .h5, .tflite, or"
+        " package.module:factory / path/file.py:factory.",
+    ),
 ]
 OutOpt = Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write.", show_default=False)]
 

@@ -28,6 +28,10 @@ def simplify(
         typer.Option("--max-growth", metavar="X", min=1.0, help="Refuse a file larger than X times the original."),
     ] = 1.05,
     dim: DimValueOpt = None,
+    fuse: Annotated[
+        bool,
+        typer.Option("--fuse", help="Also fuse transformer parts into onnxruntime's own operators (runs only there)."),
+    ] = False,
     seed: SeedOpt = 0,
 ) -> Report:
     """Simplify an ONNX model; its outputs are compared with the original's before it is written."""
@@ -41,6 +45,7 @@ def simplify(
             engine=engine,
             max_growth=max_growth,
             dims=dims,
+            fuse=fuse,
             force=ui.force,
             seed=seed,
             on_progress=progress,

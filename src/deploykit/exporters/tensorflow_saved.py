@@ -159,9 +159,11 @@ def _freeze_session(session: Any, inputs: dict[str, Port], outputs: dict[str, Po
     try:
         graph_def = tf_loader.freeze_session(session, *names)
         tables = _tables(session, graph_def)
-        with tf.device("/cpu:0"), tf.Graph().as_default():
-            tf.import_graph_def(graph_def, name="")
-            graph_def = tf_loader.tf_optimize(*names, graph_def)
+        # As a function of TF2, since only those have what a signature calls inlined.
+        whole = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(graph_def, name=""), [])
+        function = whole.prune(*([whole.graph.get_tensor_by_name(name) for name in side] for side in names))
+        with tf.device("/cpu:0"):
+            graph_def = tf_loader.from_function(function, *names)
     except Exception as problem:  # TensorFlow's own classes
         raise not_converted(problem) from problem
     return Frozen(

@@ -133,18 +133,18 @@ def _native(path: Path) -> ir.Model:
 def _onnxsim(path: Path) -> ir.Model:
     onnxsim = require("onnxsim", "simplify", purpose="--engine onnxsim")
     # In memory, with a size limit: given paths, or without one, it writes a .data file beside its output unasked.
-    simplified, _ = onnxsim.simplify(_whole(path), check_n=0, tensor_size_threshold=_ONNXSIM_LARGEST)
-    return _graph_of(simplified)
+    simplified, _ = onnxsim.simplify(whole(path), check_n=0, tensor_size_threshold=_ONNXSIM_LARGEST)
+    return graph_of(simplified)
 
 
 def _onnxslim(path: Path) -> ir.Model:
     onnxslim = require("onnxslim", "simplify", purpose="--engine onnxslim")
     with contextlib.suppress(AttributeError):
         onnxslim.utils.logger.setLevel("ERROR")
-    return _graph_of(onnxslim.slim(_whole(path)))
+    return graph_of(onnxslim.slim(whole(path)))
 
 
-def _whole(path: Path) -> onnx.ModelProto:
+def whole(path: Path) -> onnx.ModelProto:
     """The model as one message, external data inside; the stage keeps models above 2 GB away."""
     import onnx_ir
 
@@ -154,7 +154,7 @@ def _whole(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def _graph_of(proto: Any) -> ir.Model:
+def graph_of(proto: Any) -> ir.Model:
     """Checked as any foreign model is: an engine's result is input to us."""
     with io.scratch_folder() as folder:
         file = Path(folder) / "candidate.onnx"

@@ -50,22 +50,50 @@ class Candidate:
     versions: Mapping[str, str]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fused:
+    """What onnxruntime's fusions made: fused operators with their number, and those that only onnxruntime has."""
+
+    candidate: Candidate
+    outcome: dict[str, Any]
+    kind: str
+    operators: Mapping[str, int]
+    contrib: Sequence[str]
+
+    def findings(self, before: Candidate) -> list[Finding]:
+        """Which fusions there are, and where the file runs now."""
+        named = ", ".join(f"{count} {operator}" for operator, count in self.operators.items())
+        text = f"fused as a {self.kind} model: {named}; {before.nodes} nodes became {self.candidate.nodes}"
+        found = [note("DK645", f"{text}; outputs equal on {self.outcome['samples']} random inputs")]
+        if self.contrib:
+            text = f"the file runs on onnxruntime only: {', '.join(self.contrib)} are its own operators (com.microsoft)"
+            found.append(note("DK647", text, hint="leave --fuse away for other targets"))
+        return found
+
+
 class SimplifyStage(Stage):
     """ONNX to a smaller, equal ONNX."""
 
     name = "simplify"
 
-    def __init__(self, engine: Engine, max_growth: float, dims: Mapping[str, int], seed: int) -> None:
-        """dims: numbers for symbolic dimensions. max_growth: of the file, against the original."""
+    def __init__(
+        self, engine: Engine, max_growth: float, dims: Mapping[str, int], seed: int, *, fuse: bool = False
+    ) -> None:
+        """dims: numbers for symbolic dimensions. max_growth: of the file, against the original.
+
+        fuse: onnxruntime's transformer fusions after the engine; what they make runs on onnxruntime only.
+        """
         self.engine = engine
         self.max_growth = max_growth
         self.dims = dict(dims)
         self.seed = seed
+        self.fuse = fuse
 
     @property
     def options(self) -> dict[str, Any]:
         """As given."""
-        return {"engine": self.engine, "max_growth": self.max_growth, "dims": self.dims, "seed": self.seed}
+        given = {"engine": self.engine, "max_growth": self.max_growth, "dims": self.dims, "seed": self.seed}
+        return {**given, "fuse": True} if self.fuse else given
 
     def run(self, inputs: Mapping[str, Artifact], output: Path, on_progress: OnProgress) -> Product:
         """Writes the winner at `output`, or the original when nothing was gained."""
@@ -78,9 +106,11 @@ class SimplifyStage(Stage):
             names = self._engines(before.size, findings)
             candidates = self._attempts(names, base, scratch, findings, on_progress)
             winner, outcome = self._choose(candidates, base, before, findings, on_progress)
-            chosen = winner or before
+            chosen, fused = winner or before, None
+            if self.fuse and (fused := self._fused(chosen, before, scratch, findings, on_progress)) is not None:
+                chosen, outcome = fused.candidate, fused.outcome
             files = _copy(chosen, output)
-        if winner is None:
+        if winner is None and fused is None:
             findings.append(note("DK640", "nothing was gained: the model is kept as it was"))
         metrics = {
             "engine": "none" if winner is None else winner.engine,
@@ -89,6 +119,7 @@ class SimplifyStage(Stage):
             "candidates": [
                 {"engine": c.engine, "nodes": c.nodes, "bytes": c.size} for c in sorted(candidates, key=_rank)
             ],
+            **({"fusions": fused.operators if fused else {}} if self.fuse else {}),
             "parity": {"outputs": outcome.get("outputs", []), "samples": outcome.get("samples", 0)},
         }
         described = graph.describe(output)
@@ -97,11 +128,11 @@ class SimplifyStage(Stage):
             inputs=described.inputs,
             outputs=described.outputs,
             precision=original.precision,
-            target=original.target,
+            target="onnxruntime" if fused and fused.contrib else original.target,
             opset=described.opset,
             execution="real" if outcome.get("samples") else "none",
             files=files,
-            tool_versions={**versions_of("onnxruntime"), **(winner.versions if winner else {})},
+            tool_versions={**versions_of("onnxruntime"), **chosen.versions},
             findings=findings,
             metrics=metrics,
         )
@@ -214,40 +245,91 @@ class SimplifyStage(Stage):
             if refused is not None:
                 self._turn_down(candidate, refused, findings)
                 continue
-            on_progress(Progress("comparing", candidate.engine))
-            try:
-                outcome = run_isolated(
-                    worker_of(candidate.engine),
-                    "deploykit.optimizers.engines:verify_job",
-                    {"original": str(base), "candidate": str(candidate.path), "dims": {}, "seed": self.seed},
-                    block=BLOCKED,
-                    timeout=TIMEOUT_SECONDS,
-                    on_progress=on_progress,
-                )
-            except (VendorError, DeploykitError) as problem:
-                if isinstance(problem, MissingDependencyError):
-                    raise
-                self._turn_down(candidate, f"it does not run: {problem.message[:300]}", findings)
-                continue
-            found = [Finding.from_dict(facts) for facts in outcome["findings"]]
-            wrong = [finding.message for finding in found if finding.severity == "error"]
-            if not outcome["compared"] and not wrong:
-                wrong = ["it could not be run, so nothing proves it"]
+            outcome, wrong = self._proof(candidate, base, findings, on_progress)
             if wrong:
-                self._turn_down(candidate, "; ".join(wrong)[:500], findings)
+                self._turn_down(candidate, wrong, findings)
                 continue
-            findings += [finding for finding in found if finding.code != "DK630"]
             findings.append(_gained(candidate, before, outcome))
             return candidate, outcome
         return None, {}
 
+    def _proof(
+        self, candidate: Candidate, base: Path, findings: list[Finding], on_progress: OnProgress
+    ) -> tuple[dict[str, Any], str]:
+        """The comparison with the original, and why the candidate is not it; its findings are kept when it is."""
+        on_progress(Progress("comparing", candidate.engine))
+        try:
+            outcome = run_isolated(
+                worker_of(candidate.engine),
+                "deploykit.optimizers.engines:verify_job",
+                {"original": str(base), "candidate": str(candidate.path), "dims": {}, "seed": self.seed},
+                block=BLOCKED,
+                timeout=TIMEOUT_SECONDS,
+                on_progress=on_progress,
+            )
+        except MissingDependencyError:
+            raise
+        except DeploykitError as problem:
+            return {}, f"it does not run: {problem.message[:300]}"
+        found = [Finding.from_dict(facts) for facts in outcome["findings"]]
+        wrong = [finding.message for finding in found if finding.severity == "error"]
+        if not outcome["compared"] and not wrong:
+            wrong = ["it could not be run, so nothing proves it"]
+        if not wrong:
+            findings += [finding for finding in found if finding.code != "DK630"]
+        return outcome, "; ".join(wrong)[:500]
+
+    def _fused(
+        self, chosen: Candidate, before: Candidate, scratch: Path, findings: list[Finding], on_progress: OnProgress
+    ) -> Fused | None:
+        """The chosen model with onnxruntime's transformer fusions, if there are any and the result is proven equal."""
+        on_progress(Progress("fusing", "onnxruntime.transformers"))
+        path = scratch / "fused" / before.path.name
+        path.parent.mkdir()
+        try:
+            facts = run_isolated(
+                worker_of("fuse"),
+                "deploykit.optimizers.fusions:fuse_job",
+                {"models": [str(chosen.path), str(before.path)], "output": str(path)},
+                block=BLOCKED,
+                timeout=TIMEOUT_SECONDS,
+            )
+        except VendorError as problem:
+            findings.append(warning("DK648", f"the fusions failed and were left out: {problem.message[:300]}"))
+            return None
+        if not facts.get("fusions"):
+            kind = facts["model_type"]
+            why = f"no fusion fits this {kind} graph" if kind else "the graph has no attention that is recognised"
+            findings.append(note("DK646", f"nothing was fused: {why}"))
+            return None
+        candidate = Candidate(
+            "fuse",
+            path,
+            facts["nodes"],
+            facts["bytes"],
+            tuple(facts["files"]),
+            {**chosen.versions, **facts["versions"]},
+        )
+        growth = self._growth(candidate, before)
+        outcome, wrong = ({}, growth) if growth else self._proof(candidate, before.path, findings, on_progress)
+        if wrong:
+            findings.append(warning("DK648", f"the fusions are not used: {wrong}"))
+            return None
+        found = Fused(candidate, outcome, facts["model_type"], facts["fusions"], facts["contrib"])
+        findings += found.findings(chosen)
+        return found
+
     def _refusal(self, candidate: Candidate, before: Candidate) -> str | None:
-        if candidate.size > before.size * self.max_growth:
-            times = candidate.size / max(before.size, 1)
-            return f"the file would be {times:.2f} times as large ({self.max_growth:g} is allowed)"
-        if _rank(candidate) >= _rank(before):
-            return "it is no smaller"
-        return None
+        if growth := self._growth(candidate, before):
+            return growth
+        return "it is no smaller" if _rank(candidate) >= _rank(before) else None
+
+    def _growth(self, candidate: Candidate, before: Candidate) -> str:
+        """Why the file is too large; empty when it is not."""
+        if candidate.size <= before.size * self.max_growth:
+            return ""
+        times = candidate.size / max(before.size, 1)
+        return f"the file would be {times:.2f} times as large ({self.max_growth:g} is allowed)"
 
     def _turn_down(self, candidate: Candidate, why: str, findings: list[Finding]) -> None:
         """A candidate that is not used: a note where others are left, a failure of the gate when it was asked for."""
