@@ -235,7 +235,7 @@ class Engine:
             outcome.exit_code = problem.exit_code
             outcome.reason = problem.message
         except Exception as problem:  # a bug in one step must not lose the other targets' results
-            found = failure("DK900", f"{step.key}: {type(problem).__name__}: {problem}\n{traceback.format_exc()}")
+            found = failure("DK821", f"{step.key}: {type(problem).__name__}: {problem}\n{traceback.format_exc()}")
             outcome.report = Report(command=step.stage, findings=[found])
             outcome.exit_code = ExitCode.BUG
             outcome.reason = str(problem)

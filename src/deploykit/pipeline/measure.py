@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from deploykit.errors import UnavailableError
 from deploykit.isolation import run_isolated
 from deploykit.progress import OnProgress, silent
 from deploykit.report import Finding, Report, note
@@ -34,7 +35,7 @@ def evaluate(
     report = Report(command="evaluate")
     format = format_of(artifact)
     target = target_of_format(format) if format else None
-    reason = unavailable(target) if target else "no runtime knows the format"
+    reason = unavailable(target, simulated=True) if target else "no runtime knows the format"
     if target is None or target.runtime is None or reason is not None:
         report.add(note("DK502", f"{artifact.name} was not evaluated: {reason or 'built here, not run'}"))
         return report
@@ -48,13 +49,17 @@ def evaluate(
         "purpose": "accuracy",
     }
     arguments = {"artifact": str(artifact), "data": request, "metric": metric, "options": {}}
-    result = run_isolated(
-        comparison_worker(target),
-        "deploykit.comparison:evaluate_job",
-        arguments,
-        block=target.blocked,
-        on_progress=on_progress,
-    )
+    try:
+        result = run_isolated(
+            comparison_worker(target),
+            "deploykit.comparison:evaluate_job",
+            arguments,
+            block=target.blocked,
+            on_progress=on_progress,
+        )
+    except UnavailableError as problem:  # known only once it was opened: an operator that is not simulated
+        report.add(note("DK502", f"{artifact.name} was not evaluated: {problem.message}", target=target.name))
+        return report
     report.add(*(Finding.from_dict(facts) for facts in result.pop("findings", [])))
     report.metrics.update(result)
     report.seconds = time.perf_counter() - started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,7 +182,12 @@ class _Planner:
                         precision=entry.precision,
                     )
                 steps[entry.precision, name] = shared[group]
-        return steps
+        # What a step that serves one target finds concerns that target.
+        served = collections.Counter(step.key for step in steps.values())
+        return {
+            (precision, name): dataclasses.replace(step, target=name) if served[step.key] == 1 else step
+            for (precision, name), step in steps.items()
+        }
 
     def _convert(self, name: str, precision: str, quantized: Mapping[tuple[str, str], Step]) -> Step:
         section, (target, version) = self.config.targets[name], parse_target(name)

@@ -27,6 +27,6 @@ def warm(steps: Sequence[Step]) -> None:
         for name in dict.fromkeys(step.target for step in steps if step.stage == "convert" and step.target):
             target, _ = parse_target(name)
             wanted[target.worker] = ((*target.packages, "onnx_ir"), target.blocked)
-            if target.runtime is not None and unavailable(target) is None:
+            if target.runtime is not None and unavailable(target, simulated=True) is None:
                 wanted[comparison_worker(target)] = ((*target.packages, "onnxruntime", "onnx_ir"), target.blocked)
         pool.warm(wanted)
