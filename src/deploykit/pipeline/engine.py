@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import shutil
 import time
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
-from deploykit.errors import DeploykitError, ExitCode, OutputError, UsageError
+from deploykit.errors import DeploykitError, ExitCode, UsageError
 from deploykit.isolation import workers
 from deploykit.lazy import versions_of
 from deploykit.pipeline.cache import Cache, Entry, machine
 from deploykit.pipeline.config import Config, load_config
 from deploykit.pipeline.outcome import Outcome, Status
+from deploykit.pipeline.output_folder import CACHE, check_folder, held
 from deploykit.pipeline.plan import STAGES, Step, make_plan
 from deploykit.pipeline.shorthand import config_from_options, decided, narrowed, to_yaml
 from deploykit.pipeline.summary import summarize, write_reports
@@ -77,19 +79,20 @@ def run(
         io.check_output(Path(write_config), force=force)
     steps = wanted(make_plan(config, folder), only)
     if not dry_run:
-        _check_folder(out, force=force)
-    engine = Engine(Cache(out / ".cache", read=not no_cache), out, on_progress)
-    with workers():
-        outcomes = engine.run(steps, dry_run=dry_run)
+        check_folder(out, force=force)
     report = Report(command="run")
-    if dry_run:
-        report.metrics["steps"] = [{"step": o.step.key, "status": o.status, "reason": o.reason} for o in outcomes]
+    with contextlib.nullcontext() if dry_run else held(out):
+        engine = Engine(Cache(out / CACHE, read=not no_cache), out, on_progress)
+        with workers():
+            outcomes = engine.run(steps, dry_run=dry_run)
+        if dry_run:
+            report.metrics["steps"] = [{"step": o.step.key, "status": o.status, "reason": o.reason} for o in outcomes]
+            report.seconds = time.perf_counter() - started
+            return report
+        summarize(report, config, outcomes)
+        report.forced_exit = merge_exit([*(int(outcome.exit_code) for outcome in outcomes), int(report.failed)])
         report.seconds = time.perf_counter() - started
-        return report
-    summarize(report, config, outcomes)
-    report.forced_exit = merge_exit([*(int(outcome.exit_code) for outcome in outcomes), int(report.failed)])
-    report.seconds = time.perf_counter() - started
-    write_reports(report, out)
+        write_reports(report, out)
     if write_config is not None:
         io.write_text(Path(write_config), to_yaml(decided(config, outcomes), Path(write_config), folder), force=force)
     return report
@@ -120,27 +123,6 @@ def wanted(steps: list[Step], only: Sequence[str]) -> list[Step]:
         if step.stage in only:
             need(step)
     return [step for step in steps if step.key in needed]
-
-
-def _check_folder(out: Path, *, force: bool) -> None:
-    """The output folder is new, empty, or one that an earlier run made."""
-    if out.exists() and not out.is_dir():
-        raise OutputError(
-            f"the output folder is a file: {out}", code="DK121", file=out, hint="choose another with --output"
-        )
-    ours = (out / ".cache").is_dir() or (out / "report.json").is_file()
-    if out.is_dir() and any(out.iterdir()) and not ours and not force:
-        raise OutputError(
-            f"the output folder {out} holds files that no run made",
-            code="DK120",
-            file=out,
-            hint="choose another with --output, or add --force",
-        )
-    if not out.exists():
-        existing = next(parent for parent in out.absolute().parents if parent.exists())
-        io.check_output(existing / "probe", force=True)
-    else:
-        io.check_output(out / "report.json", force=True)
 
 
 class Engine:
