@@ -102,6 +102,15 @@ def test_an_engines_error_names_the_sample_and_its_shapes():
     assert caught.value.__notes__ == ["the candidate (python) was given sample 0: x float32 [1, 3]"]
 
 
+def test_a_sample_that_the_reference_refuses_is_the_datas_fault():
+    def broken(feeds):
+        raise RuntimeError("cannot broadcast")
+
+    with pytest.raises(DataError, match=r"sample 0 \(x float32 \[1, 3\]\): cannot broadcast") as caught:
+        comparison.compare(Engine(broken), double, samples(), tolerance=FP32)
+    assert caught.value.code == "DK408"
+
+
 def counter(step):
     def function(feeds):
         state = feeds["s"] + step

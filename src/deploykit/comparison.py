@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deploykit.data.carry import CarriedState
 from deploykit.data.dtypes import cast
-from deploykit.errors import DataError, UnavailableError
+from deploykit.errors import DataError, DeploykitError, UnavailableError
 from deploykit.evaluation import Metric, drop, make_metric
 from deploykit.parity import TOLERANCES, OutputComparison, Tolerance, row_for
 from deploykit.progress import OnProgress, Progress, silent
@@ -71,11 +71,16 @@ class Side:
         return outputs
 
     def predict(self, feeds: Feeds, name: str) -> Outputs:
-        """One call of the engine; an error it raises gets a note with the sample's name and shapes."""
+        """One call of the engine; its error gets a note with the sample's name and shapes, or is DK408."""
         try:
             return self._predict(feeds)
         except Exception as problem:
             given = ", ".join(f"{key} {array.dtype} {list(array.shape)}" for key, array in feeds.items())
+            if self.role == "reference" and self.specs is not None and not isinstance(problem, DeploykitError):
+                text = f"the reference does not run on {name} ({given}): {str(problem)[:600]}"
+                raise DataError(
+                    text, code="DK408", hint="give inputs that it takes, or bound sizes: --dim"
+                ) from problem
             problem.add_note(f"the {self.role} ({self.engine}) was given {name}: {given}")
             raise
 
