@@ -106,3 +106,10 @@ def test_a_changed_source_file_changes_the_export(folder):
 )
 def test_artifacts_are_named_after_the_source(source, name):
     assert model_name(source) == name
+
+
+def test_what_is_quantized_for_one_target_concerns_that_target(folder):
+    steps = [step for step in make_plan(config(), folder) if step.stage == "quantize"]
+    shared = [step for step in steps if step.precision == "fp16"]
+    assert [step.target for step in shared] == [None]
+    assert {step.target for step in steps if step.precision == "int8"} == {"onnxruntime", "openvino", "tensorrt-rtx"}

@@ -309,3 +309,20 @@ def test_an_error_in_colour_has_the_same_text() -> None:
     coloured = render_error(problem, colour=True)
     assert coloured != render_error(problem)
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == render_error(problem)
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "html"])
+def test_random_data_are_declared_before_the_numbers(format: str) -> None:
+    text = render.render(validate_report(), format)
+    assert text.index("inputs are random:0") < text.index("41.7")
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "html"])
+def test_each_place_is_listed_once_with_its_targets(format: str) -> None:
+    said = [
+        note("DK405", "output is float16", tensor="logits", target=target)
+        for target in (None, "onnxruntime", "openvino")
+    ]
+    text = render.render(Report("convert", findings=said), format)
+    assert text.count("logits") == 1
+    assert "onnxruntime, openvino: tensor" in text

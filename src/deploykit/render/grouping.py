@@ -19,6 +19,28 @@ class FindingGroup:
 
     findings: tuple[Finding, ...]
 
+    @property
+    def places(self) -> list[str]:
+        """Each place once, with all the targets that it concerns: `openvino, coreml: node 'conv_3' (Conv)`."""
+        targets: dict[str, list[str]] = {}
+        for finding in self.findings:
+            named = targets.setdefault(_spot(finding), [])
+            if finding.target is not None and finding.target not in named:
+                named.append(finding.target)
+        lines = [": ".join(part for part in (", ".join(named), spot) if part) for spot, named in targets.items()]
+        return [line for line in lines if line]
+
+
+# Numbers on random data must not be read before it is said that the data are random.
+_BEFORE_NUMBERS = {"DK320"}
+
+
+def before_numbers(findings: Iterable[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """The findings that a rendering must show above its tables, and the rest."""
+    found = list(findings)
+    first = [finding for finding in found if finding.code in _BEFORE_NUMBERS]
+    return first, [finding for finding in found if finding.code not in _BEFORE_NUMBERS]
+
 
 def grouped(findings: Iterable[Finding]) -> list[FindingGroup]:
     """The groups, errors first; within a severity in the order of their first finding."""
@@ -31,6 +53,14 @@ def grouped(findings: Iterable[Finding]) -> list[FindingGroup]:
 
 def where(finding: Finding) -> str:
     """The place of a finding on one line: `openvino: node 'conv_3' (Conv), tensor 'x'`; empty without one."""
+    place = _spot(finding)
+    if finding.target is None:
+        return place
+    return f"{finding.target}: {place}" if place else finding.target
+
+
+def _spot(finding: Finding) -> str:
+    """Node, op and tensor of a finding, without its target."""
     parts = []
     if finding.node is not None:
         parts.append(f"node {finding.node!r}" + (f" ({finding.op})" if finding.op else ""))
@@ -38,7 +68,4 @@ def where(finding: Finding) -> str:
         parts.append(f"op {finding.op}")
     if finding.tensor is not None:
         parts.append(f"tensor {finding.tensor!r}")
-    place = ", ".join(parts)
-    if finding.target is None:
-        return place
-    return f"{finding.target}: {place}" if place else finding.target
+    return ", ".join(parts)

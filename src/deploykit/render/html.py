@@ -7,7 +7,7 @@ import importlib.resources
 from typing import TYPE_CHECKING, Any
 
 from deploykit.render.failure import printable
-from deploykit.render.grouping import grouped, where
+from deploykit.render.grouping import before_numbers, grouped
 from deploykit.render.plot import scatter
 from deploykit.render.sections import sections
 from deploykit.report import finding_of
@@ -36,11 +36,13 @@ _CELLS = {
 def render(report: Report) -> str:
     """The page; names out of models are escaped."""
     findings = [*report.findings, *([finding_of(report.error)] if report.error else [])]
+    first, rest = before_numbers(findings)
     page: str = _template().render(
         report=report,
         version=__version__,
         sections=sections(report),
-        groups=grouped(findings),
+        first=grouped(first),
+        groups=grouped(rest),
         counts={name: sum(f.severity == name for f in findings) for name in ("error", "warning", "note")},
         text=printable,
         cells=_CELLS,
@@ -58,7 +60,6 @@ def _template() -> Template:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters["where_of"] = where
     return environment.from_string(source)
 
 

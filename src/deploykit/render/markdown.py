@@ -5,30 +5,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deploykit.render.failure import printable
-from deploykit.render.grouping import grouped, where
+from deploykit.render.grouping import before_numbers, grouped
 from deploykit.render.sections import sections
 from deploykit.report import finding_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from deploykit.render.sections import Section
-    from deploykit.report import Report
+    from deploykit.report import Finding, Report
 
 
 def render(report: Report) -> str:
     """Title with the status, the command's tables, findings as a list."""
+    first, rest = before_numbers(report.findings)
     lines = [f"# deploykit {report.command}: {report.status}", ""]
+    lines += [*_findings(first), ""] if first else []
     for section in sections(report):
         lines += _section(section)
-    findings = [*report.findings, *([finding_of(report.error)] if report.error else [])]
-    if findings:
-        lines += ["## Findings", ""]
+    rest += [finding_of(report.error)] if report.error else []
+    lines += ["## Findings", "", *_findings(rest)] if rest else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _findings(findings: Iterable[Finding]) -> list[str]:
+    lines = []
     for group in grouped(findings):
         head = group.findings[0]
         lines.append(f"- **{head.severity} {head.code}**: {_text(head.message)}")
-        lines += [f"  - at {_text(place)}" for place in map(where, group.findings) if place]
+        lines += [f"  - at {_text(place)}" for place in group.places]
         if head.hint:
             lines.append(f"  - hint: {_text(head.hint)}")
-    return "\n".join(lines).rstrip() + "\n"
+    return lines
 
 
 def _section(section: Section) -> list[str]:

@@ -117,8 +117,17 @@ def _parity(title: str, compared: dict[str, Any]) -> Section:
 def _accuracy_line(accuracy: Any) -> list[str]:
     if not isinstance(accuracy, dict):
         return []
-    facts = [f"{key} {number(value, 4)}" for key, value in accuracy.items() if value is not None]
-    return ["accuracy: " + ", ".join(facts)]
+    known = {key: value for key, value in accuracy.items() if value is not None}
+    name, unit = known.pop("metric", ""), known.pop("unit", "")
+    units = dict.fromkeys(("value", "reference", "candidate"), unit) | {"drop": "points" if unit == "%" else unit}
+    facts = []
+    for key, value in known.items():
+        if key in units:
+            shown = fixed(value, 2) if unit == "%" else number(value, 4)
+        else:
+            shown = percent(value) if key.endswith("_share") else number(value, 4)
+        facts.append(" ".join(part for part in (key.replace("_", " "), shown, units.get(key, "")) if part))
+    return [f"accuracy{f' ({name})' if name else ''}: " + ", ".join(facts)]
 
 
 _BENCH = ("p50 ms", "p95 ms", "p99 ms", "per s", "peak MB", "load s", "accuracy")
@@ -297,13 +306,19 @@ def _inspect(report: Report) -> list[Section]:
     ]
 
 
+# Facts for the cache, not for a person.
+_FOR_MACHINES = {"source_files"}
+
+
 def _generic(report: Report) -> list[Section]:
     """Every metric by name, and a table for each comparison among them."""
-    metrics = dict(report.metrics)
+    metrics = {key: value for key, value in report.metrics.items() if key not in _FOR_MACHINES}
     gates = metrics.get("parity")
     tables = []
     if isinstance(gates, dict) and any(isinstance(gate, dict) and "outputs" in gate for gate in gates.values()):
         tables = [_parity(f"Against its {name}", gate) for name, gate in metrics.pop("parity").items() if gate]
+    elif isinstance(gates, dict) and _is_comparison(gates.get("outputs")):
+        tables = [_parity("Against its source", metrics.pop("parity"))]
     elif _is_comparison(metrics.get("outputs")):
         about = metrics.pop("parity", None) or {}
         tables = [_parity("Against its source", {**about, "outputs": metrics.pop("outputs")})]

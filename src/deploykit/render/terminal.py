@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deploykit.render.failure import has_colour, printable
-from deploykit.render.grouping import grouped, where
+from deploykit.render.grouping import before_numbers, grouped
 from deploykit.render.sections import sections
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ _CELLS = {
     "ERROR": "bold red",
     "SKIPPED": "bold yellow",
 }
-# Numbers on random data must not be read before it is said that the data are random.
-_BEFORE_NUMBERS = {"DK320"}
 # Their table says it all.
 _WITHOUT_END = {"targets", "doctor", "explain", "inspect"}
 _ENDS = {"passed": "bold green", "failed": "bold red", "error": "bold red"}
@@ -68,8 +66,7 @@ def _without_trailing_spaces(text: str) -> str:
 def compose(report: Report, width: int = WIDTH, *, brief: bool = False) -> RenderableType:
     """The parts of a report for so many columns: tables, findings, and the last line that says how it ended."""
     shown = sections(report)
-    first = [finding for finding in report.findings if finding.code in _BEFORE_NUMBERS]
-    rest = [finding for finding in report.findings if finding.code not in _BEFORE_NUMBERS]
+    first, rest = before_numbers(report.findings)
     parts = [*_findings(first), *([Text("")] if first and shown else [])]
     for section in shown:
         parts += _section(section, width, titled=len(shown) > 1)
@@ -143,7 +140,7 @@ def _findings(findings: Iterable[Finding]) -> list[RenderableType]:
         text.append(f": {first}")
         for line in more:
             text.append(f"\n  {line}")
-        places = [place for place in map(where, group.findings) if place]
+        places = group.places
         for place in places[:5]:
             text.append(f"\n  --> {printable(place)}")
         if len(places) > 5:
