@@ -297,3 +297,12 @@ def test_an_output_below_a_file_is_told_so(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="which is a file and not a folder"):
         io.check_output(tmp_path / "file" / "m.onnx", force=False)
+
+
+def test_a_full_disk_in_a_worker_names_the_output(tmp_path):
+    with (
+        pytest.raises(OutputError, match="no space left for .*m.onnx") as caught,
+        io.staged(tmp_path / "m.onnx", force=False),
+    ):
+        raise io.disk_full("the output")
+    assert caught.value.file == str(tmp_path / "m.onnx")

@@ -237,6 +237,10 @@ def no_space_named(path: Path) -> Iterator[None]:
         if problem.errno in _NO_SPACE:
             raise disk_full(path) from problem
         raise
+    except OutputError as problem:
+        if problem.code == "DK125":  # a worker knows at most the temporary name
+            raise disk_full(path) from problem
+        raise
 
 
 def disk_full(path: object) -> OutputError:
