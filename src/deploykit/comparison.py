@@ -221,7 +221,7 @@ def compare_job(
     """
     paths = (Path(reference), Path(candidate))
     for path in paths:
-        require_runnable(path)
+        require_runnable(path, simulated=True)
     row = precision if precision in TOLERANCES else row_for(*(describe(path).precision for path in paths))
     random = [name for path in paths for name in stochastic_nodes(path)]
     if random:
@@ -261,7 +261,7 @@ def evaluate_job(
     Raises UnavailableError (DK502) when it cannot run on this machine.
     """
     path = Path(artifact)
-    require_runnable(path)
+    require_runnable(path, simulated=True)
     runtime = open_runtime(path, runtime_options(options))
     try:
         dataset = _open(data, runtime.inputs, (path,))
@@ -281,9 +281,12 @@ def evaluate_job(
     }
 
 
-def require_runnable(path: Path) -> None:
-    """Raises UnavailableError (DK502) with the reason when artifacts of this format do not run on this machine."""
-    reason = why_not_runnable(path)
+def require_runnable(path: Path, *, simulated: bool = False) -> None:
+    """Raises UnavailableError (DK502) with the reason when artifacts of this format do not run on this machine.
+
+    simulated: computing their values without the engine is enough.
+    """
+    reason = why_not_runnable(path, simulated=simulated)
     if reason is not None:
         raise UnavailableError(
             f"{path.name} cannot run on this machine: {reason}",
@@ -293,13 +296,13 @@ def require_runnable(path: Path) -> None:
         )
 
 
-def why_not_runnable(path: Path) -> str | None:
+def why_not_runnable(path: Path, *, simulated: bool = False) -> str | None:
     """Why the artifact does not run on this machine; None when it does, or when only opening it tells."""
     format = format_of(path)
     target = target_of_format(format) if format else None
     if target is None:
         return None  # open_runtime refuses it with the formats that are known
-    reason = unavailable(target)
+    reason = unavailable(target, simulated=simulated)
     if reason is None and target.runtime is None:
         reason = f"nothing here runs {target.title} artifacts"
     return reason

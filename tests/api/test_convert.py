@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import onnx
@@ -12,7 +13,14 @@ from onnx import numpy_helper
 import deploykit
 from deploykit import artifact
 from deploykit.api.convert import ConvertStage, bounds_of
-from deploykit.errors import ExitCode, InvalidFileError, MissingDependencyError, OutputError, UsageError
+from deploykit.errors import (
+    ExitCode,
+    InvalidFileError,
+    MissingDependencyError,
+    OutputError,
+    UnavailableError,
+    UsageError,
+)
 from deploykit.target import get_target
 
 NET = """
@@ -57,7 +65,7 @@ def test_what_runs_here_is_compared_on_the_real_engine(model, tmp_path, to, suff
     assert all((tmp_path / name).exists() for name in report.artifact.files)
 
 
-@pytest.mark.parametrize(("to", "suffix"), [("tensorrt-rtx", ".engine"), ("coreml", ".mlpackage")])
+@pytest.mark.parametrize(("to", "suffix"), [("tensorrt-rtx", ".engine")])
 def test_what_does_not_run_here_is_built_and_says_so(model, tmp_path, to, suffix):
     target = get_target(to)
     pytest.importorskip(target.packages[0])
@@ -76,6 +84,48 @@ def test_what_does_not_run_here_is_built_and_says_so(model, tmp_path, to, suffix
     assert made.parent_sha256 == report.artifact.parent_sha256
     assert [(s.name, s.dtype, s.shape) for s in made.inputs] == [("x", "float32", ("batch", 4))]
     assert made.options["dims"] == {"batch": [1, 8]}
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="Core ML itself runs here")
+def test_a_package_is_compared_by_a_simulation_that_says_so(model, tmp_path):
+    pytest.importorskip("coremltools")
+    output = tmp_path / "made.mlpackage"
+    report = deploykit.convert(model, to="coreml", output=output, dims=DIMS)
+    assert (report.exit_code, report.artifact.execution) == (ExitCode.OK, "simulated")
+    parent = report.metrics["parity"]["parent"]
+    assert parent["execution"] == "simulated"
+    assert "not Apple's kernels" in parent["engines"]["candidate"]
+    assert all(row["passed"] for row in parent["outputs"])
+    assert artifact.read_manifest(output).execution == "simulated"
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="Core ML itself runs here")
+def test_a_simulation_is_validated_but_neither_timed_nor_served(model, tmp_path):
+    pytest.importorskip("coremltools")
+    output = tmp_path / "made.mlpackage"
+    deploykit.convert(model, to="coreml", output=output, dims=DIMS)
+    compared = deploykit.validate(model, output, samples=2)
+    assert (compared.exit_code, compared.metrics["execution"]) == (ExitCode.OK, "simulated")
+    measured = deploykit.bench(output, seconds=0.1)
+    assert measured.exit_code == ExitCode.UNAVAILABLE
+    assert measured.metrics["rows"][0]["execution"] == "none"
+    assert "Apple systems only" in measured.metrics["rows"][0]["reason"]
+    with pytest.raises(UnavailableError, match="Apple systems only"):
+        deploykit.serve(output, http_port=0)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="Core ML itself runs here")
+def test_an_operator_that_the_interpreter_lacks_is_named_and_fails_nothing(model, tmp_path, monkeypatch):
+    pytest.importorskip("coremltools")
+
+    def refused(*arguments, **options):
+        raise UnavailableError("made.mlpackage is not simulated: the interpreter has no lstm", code="DK502")
+
+    monkeypatch.setattr(ConvertStage, "_compare", refused)
+    report = deploykit.convert(model, to="coreml", output=tmp_path / "made.mlpackage", dims=DIMS)
+    assert (report.exit_code, report.artifact.execution) == (ExitCode.OK, "none")
+    assert report.metrics["parity"] is None
+    assert any("has no lstm" in finding.message for finding in report.findings)
 
 
 def test_the_manifest_is_the_same_bytes_for_the_same_work(model, tmp_path):

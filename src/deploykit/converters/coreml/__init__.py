@@ -11,7 +11,7 @@ from deploykit.target import QuantizationScheme, Target
 def why_not_here() -> str | None:
     """Why a package is not executed on this machine; None on a Mac that has coremltools."""
     if sys.platform != "darwin":
-        return "Core ML runs on Apple systems only: packages are made and reloaded here, not run"
+        return "Core ML runs on Apple systems only: its packages are made here, and their values simulated"
     if importlib.util.find_spec("coremltools") is None:
         return "coremltools is not installed: pip install 'deploykit[coreml]'"
     return None
@@ -42,4 +42,5 @@ TARGET = Target(
     # coremltools imports them where it finds them: 8 s and 1 GB for front-ends that are not used here.
     blocked=("torch", "tensorflow", "sklearn", "xgboost"),
     runs_on="deploykit.converters.coreml:why_not_here",
+    simulated=True,
 )

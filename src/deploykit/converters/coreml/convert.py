@@ -1,4 +1,4 @@
-"""Converts ONNX to a Core ML package (runs in the worker); it is reloaded and compared, not executed."""
+"""Converts ONNX to a Core ML package (runs in the worker); it is reloaded and its interface compared."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from deploykit.converters.coreml.frontend import Built, build, door_type
 from deploykit.converters.coreml.inspect import interface_of, reload
 from deploykit.converters.coreml.options import deployment_target
 from deploykit.converters.coreml.package import normalize
+from deploykit.converters.coreml.runtime import write_names
 from deploykit.converters.coreml.support import NAME, fixed_dims, interface_problems
 from deploykit.converters.profiles import Profile, resolve_profiles
 from deploykit.lazy import versions_of
@@ -103,7 +104,9 @@ def _write(
             pass_pipeline=_passes(),
         )
         package.save(str(output))
-    normalize(output, package.get_spec())
+    spec = package.get_spec()
+    write_names(spec, built.names, list(built.names))
+    normalize(output, spec)
 
 
 def _shape(spec: TensorSpec, profile: Profile | None) -> tuple[Any, ...]:

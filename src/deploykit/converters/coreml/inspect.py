@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,17 @@ def describe(path: str) -> dict[str, Any]:
     return {"format": "coreml", **facts, "size_bytes": io.size_of(folder)}
 
 
-def reload(package: Path) -> dict[str, Any]:
-    """Loads the package again, specification and program, and says what it holds.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Opened:
+    """A package loaded again: its specification, its main function as a MIL program, and what `reload` tells of it."""
 
-    Raises InvalidFileError (DK528).
-    """
+    spec: Any
+    function: Any
+    facts: dict[str, Any]
+
+
+def open_package(package: Path) -> Opened:
+    """Loads the package again. Raises InvalidFileError (DK528)."""
     from coremltools.converters.mil.frontend.milproto.load import load
 
     weights = package / "Data" / "com.apple.CoreML" / "weights"
@@ -49,6 +56,18 @@ def reload(package: Path) -> dict[str, Any]:
         raise InvalidFileError(f"{package} holds no ML Program (an older neural network?)", code="DK528", file=package)
     program = load(spec, specification_version=spec.specificationVersion, file_weights_dir=str(weights))
     function = program.functions["main"]
+    return Opened(spec, function, _facts(spec, function))
+
+
+def reload(package: Path) -> dict[str, Any]:
+    """Loads the package again, specification and program, and says what it holds.
+
+    Raises InvalidFileError (DK528).
+    """
+    return open_package(package).facts
+
+
+def _facts(spec: Any, function: Any) -> dict[str, Any]:
     shapes = {variable.name: _shape(variable) for variable in (*function.inputs.values(), *function.outputs)}
     operations = collections.Counter(
         operation.op_type for operation in _operations(function) if operation.op_type != "const"

@@ -1,0 +1,34 @@
+"""An interpreter for ML Programs: Apple's documented semantics in numpy. Its results are simulated."""
+
+from __future__ import annotations
+
+from deploykit.converters.coreml.simulator import (
+    conv,
+    elementwise,
+    indexing,
+    linear,
+    norm,
+    quantization,
+    recurrent,
+    reduce,
+    resize,
+    shape,
+)
+from deploykit.converters.coreml.simulator.interpreter import Interpreter, lacking
+from deploykit.converters.coreml.simulator.table import EVALUATORS
+
+__all__ = [
+    "EVALUATORS",
+    "Interpreter",
+    "conv",
+    "elementwise",
+    "indexing",
+    "lacking",
+    "linear",
+    "norm",
+    "quantization",
+    "recurrent",
+    "reduce",
+    "resize",
+    "shape",
+]
