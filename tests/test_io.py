@@ -301,7 +301,7 @@ def test_an_output_below_a_file_is_told_so(tmp_path):
 
 def test_a_full_disk_in_a_worker_names_the_output(tmp_path):
     with (
-        pytest.raises(OutputError, match="no space left for .*m.onnx") as caught,
+        pytest.raises(OutputError, match=r"no space left for .*m\.onnx") as caught,
         io.staged(tmp_path / "m.onnx", force=False),
     ):
         raise io.disk_full("the output")
