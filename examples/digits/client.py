@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 def start(artifact: str) -> tuple[subprocess.Popen[str], int]:
     """`deploykit serve` on a free port; returns when it says that it is ready."""
-    command = [sys.executable, "-m", "deploykit", "serve", artifact, "--name", "digits", "--http-port", "0"]
+    command = [sys.executable, "-m", "deploykit", "serve", artifact, "--name", "digits", "--http-port", "0", "--quiet"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     ready = server.stdout.readline()
     if not ready:
