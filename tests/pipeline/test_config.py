@@ -98,6 +98,12 @@ def test_what_is_no_mapping_is_refused(write, text):
     assert refusal(write(text)).code in ("DK810", "DK811")
 
 
+def test_aliases_that_multiply_are_refused_at_once(write):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+    assert "values" in refusal(write("\n".join(lines))).message
+
+
 def test_what_is_no_text_is_refused(tmp_path):
     path = tmp_path / "deploykit.yaml"
     path.write_bytes(b"\xff\xfe\x00source")

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Location = tuple[str | int, ...]
-MAX_BYTES = 1 << 20  # a configuration is a page, not a data set; aliases could multiply a larger one
+MAX_BYTES = 1 << 20  # a configuration is a page, not a data set
+MAX_VALUES = 20_000  # aliases of aliases make billions of values out of a few lines
 
 
 class LocatedYaml:
@@ -22,6 +23,7 @@ class LocatedYaml:
         """Parses the file; ConfigError (DK811) with line and column for a syntax error or a key given twice."""
         self.path = path
         self._marks: dict[Location, tuple[int, int]] = {}
+        self._values = 0
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(f"{path} is larger than {MAX_BYTES} bytes: not a configuration", code="DK811", file=path)
         try:
@@ -40,6 +42,13 @@ class LocatedYaml:
 
     def _convert(self, node: yaml.Node, location: Location, open_nodes: set[int]) -> Any:
         self._marks.setdefault(location, (node.start_mark.line + 1, node.start_mark.column + 1))
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise ConfigError(
+                f"{self.place(location)}: the file stands for more than {MAX_VALUES} values: not a configuration",
+                code="DK811",
+                file=self.path,
+            )
         if id(node) in open_nodes:
             raise ConfigError(f"{self.place(location)}: an alias contains itself", code="DK811", file=self.path)
         inner = open_nodes | {id(node)}
