@@ -146,3 +146,25 @@ def test_a_full_disk(source, out):
         run_stage(Copy(run=full), source, out)
     assert caught.value.code == "DK125"
     assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "m.bin"])
+def test_what_an_input_needs_is_never_replaced(tmp_path, name):
+    (tmp_path / "m.onnx").write_text("model")
+    (tmp_path / "m.bin").write_text("weights of the input")
+    artifact = Artifact.of(tmp_path / "m.onnx", "onnx", files=("m.onnx", "m.bin"))
+    output = tmp_path / "m.xml"
+    with pytest.raises(OutputError, match=r"which .* needs") as caught:
+        run_stage(
+            Copy(run=lambda staging: staging.with_name(name).write_text("new")), {"model": artifact}, output, force=True
+        )
+    assert caught.value.code == "DK128"
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"m.onnx": "model", "m.bin": "weights of the input"}
+
+
+def test_an_input_may_be_replaced_as_a_whole(tmp_path):
+    (tmp_path / "m.xml").write_text("model")
+    (tmp_path / "m.bin").write_text("weights")
+    artifact = Artifact.of(tmp_path / "m.xml", "openvino", files=("m.xml", "m.bin"))
+    run_stage(Copy(), {"model": artifact}, tmp_path / "m.xml", force=True)
+    assert (tmp_path / "m.bin").read_text() == "bin"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit import io
 from deploykit.artifact import Artifact, Execution, TensorSpec, write_manifest
-from deploykit.errors import GateError
+from deploykit.errors import GateError, OutputError
 from deploykit.progress import OnProgress, silent
 from deploykit.report import Finding, Report
 
@@ -147,4 +147,26 @@ def _make(
             raise _GateFailedError
         made = dataclasses.replace(made, execution=evidence.execution or made.execution)
         write_manifest(made)
+        _spare_inputs(inputs, staging, output)
         report.artifacts[0] = dataclasses.replace(made, path=output)
+
+
+def _spare_inputs(inputs: Mapping[str, Artifact], staging: Path, output: Path) -> None:
+    """OutputError (DK128) when a file would replace one that an input needs; `--force` is not meant for that.
+
+    An input that is itself replaced, as `simplify m.onnx -o m.onnx` does, goes with all its files.
+    """
+    folder = output.parent.resolve()
+    names = {folder / entry.name for entry in staging.parent.iterdir()}
+    for artifact in inputs.values():
+        home = artifact.path.parent.resolve()
+        if home / artifact.path.name == folder / output.name:
+            continue
+        for name in artifact.files:
+            if home / name in names:
+                raise OutputError(
+                    f"{output} would replace {home / name}, which {artifact.path} needs",
+                    code="DK128",
+                    file=output,
+                    hint="choose another name or folder for the output",
+                )

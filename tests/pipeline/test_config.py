@@ -104,6 +104,10 @@ def test_aliases_that_multiply_are_refused_at_once(write):
     assert "values" in refusal(write("\n".join(lines))).message
 
 
+def test_nesting_without_end_is_refused(write):
+    assert "nested too deeply" in refusal(write("source: " + "[" * 5000 + "]" * 5000)).message
+
+
 def test_what_is_no_text_is_refused(tmp_path):
     path = tmp_path / "deploykit.yaml"
     path.write_bytes(b"\xff\xfe\x00source")

@@ -39,6 +39,8 @@ class LocatedYaml:
             raise ConfigError(f"{where}: this is not YAML: {problem.problem}", code="DK811", file=path) from problem
         except yaml.YAMLError as problem:
             raise ConfigError(f"{path} is not YAML: {problem}", code="DK811", file=path) from problem
+        except RecursionError as problem:
+            raise ConfigError(f"{path} is nested too deeply: not a configuration", code="DK811", file=path) from problem
 
     def _convert(self, node: yaml.Node, location: Location, open_nodes: set[int]) -> Any:
         self._marks.setdefault(location, (node.start_mark.line + 1, node.start_mark.column + 1))
