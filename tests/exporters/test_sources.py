@@ -84,6 +84,11 @@ def test_a_recognised_kind_that_is_not_taken_is_refused_with_a_way(tmp_path, kin
     assert str(path) in refused.value.message
 
 
+@pytest.mark.parametrize("kind", ["savedmodel", "keras", "hdf5", "tflite"])
+def test_tensorflow_s_kinds_go_to_its_exporter(tmp_path, kind):
+    assert takes(detect(make(tmp_path, kind))) == "tensorflow"
+
+
 def test_python_sources_are_taken_by_file_and_by_module(tmp_path):
     file = tmp_path / "net.py"
     file.write_text("class Net: ...\n")

@@ -13,6 +13,7 @@ from deploykit.data import DimRange, open_data
 from deploykit.equivalence import unknown_nodes
 from deploykit.errors import GateError, ModelError, UsageError
 from deploykit.exporters import tensorflow_source
+from deploykit.exporters.canonical import make_canonical
 from deploykit.exporters.onnx_source import to_opset
 from deploykit.exporters.tensorflow_graph import HIGHEST_OPSET
 from deploykit.lazy import versions_of
@@ -49,6 +50,7 @@ def export_job(request: TensorflowRequest, output: str, opset: int | None) -> di
     model = ir.from_proto(source.model.convert(min(opset or HIGHEST_OPSET, HIGHEST_OPSET)))
     _refuse_unsupported(model, Path(request["path"]))
     _tidy(model)
+    make_canonical(model)
     findings = _settle_inputs(model, source)
     if opset is not None and opset > HIGHEST_OPSET:
         model = to_opset(model, opset)

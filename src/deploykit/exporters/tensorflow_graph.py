@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # tf2onnx 1.17 writes nothing newer.
 HIGHEST_OPSET = 18
+# Which of equal nodes it keeps differs from run to run: `simplify` takes them away, reproducibly.
+_OPTIMIZERS = {name: made for name, made in optimizer._get_optimizers().items() if name != "merge_duplication"}
 _LARGEST_MESSAGE = ("exceeds maximum protobuf size", "string too long", "Exceeded maximum protobuf size")
 
 
@@ -100,7 +102,7 @@ def onnx_from(opset: int, *, graph_def: Any = None, **facts: Any) -> onnx.ModelP
             if graph_def is not None:
                 tf.import_graph_def(graph_def, name="")
             converted = tfonnx.process_tf_graph(made, opset=opset, continue_on_error=True, **facts)
-            proto: onnx.ModelProto = optimizer.optimize_graph(converted, True).make_model("main")
+            proto: onnx.ModelProto = optimizer.optimize_graph(converted, True, _OPTIMIZERS).make_model("main")
     except Exception as problem:  # tf2onnx raises what its handlers raise: AssertionError, KeyError, ValueError
         raise not_converted(problem) from problem
     return proto

@@ -11,7 +11,7 @@ import h5py
 import keras
 import tensorflow as tf
 
-from deploykit.errors import InvalidFileError, ModelError, UsageError
+from deploykit.errors import InvalidFileError, ModelError
 from deploykit.exporters.diagnosis import reason
 from deploykit.exporters.tensorflow_graph import (
     Port,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from deploykit.artifact import TensorSpec
     from deploykit.runtime import Feeds, Outputs
 
 # What a configuration may name without importing anything of the user's.
@@ -34,11 +33,11 @@ _KNOWN = ("keras", "tf_keras", "tensorflow", "builtins")
 _NUMBERED = re.compile(r"keras_tensor(_\d+)?$")
 
 
-def load_keras(path: Path, kind: str, described: list[TensorSpec]) -> TensorflowModel:
-    """A Keras model file. described: inputs by the user, for models that were saved without a shape.
+def load_keras(path: Path, kind: str) -> TensorflowModel:
+    """A Keras model file, as `sources.KINDS` calls its kind.
 
-    Raises ModelError (DK650) for a file that would run code (Lambda layers, custom classes), InvalidFileError (DK611)
-    for one that Keras cannot read, UsageError (DK620) for a model without input shapes.
+    Raises ModelError (DK650) for a file that would run code (Lambda layers, custom classes), InvalidFileError or
+    ModelError (DK611) for one that Keras cannot read, or that has no input shapes.
     """
     _refuse_code(_config(path, kind), path)
     keras.backend.clear_session()  # layer names are numbered through the process: the same file, the same names
@@ -51,13 +50,9 @@ def load_keras(path: Path, kind: str, described: list[TensorSpec]) -> Tensorflow
             file=path,
             hint="save it again with Keras 3: model.save('model.keras')",
         ) from problem
-    model = _functional(loaded, path, described)
+    model = _functional(loaded, path)
     names = [_input_name(tensor) for tensor in model.inputs]
-    by_name = {spec.name: spec for spec in described}
-    inputs = [
-        Port(name, tensor.dtype, _sizes(by_name[name].shape if name in by_name else tensor.shape))
-        for name, tensor in zip(names, model.inputs, strict=True)
-    ]
+    inputs = [Port(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in zip(names, model.inputs, strict=True)]
     outputs = [
         Port(name, tensor.dtype, tuple(tensor.shape))
         for name, tensor in zip(_output_names(model, names), model.outputs, strict=True)
@@ -150,24 +145,18 @@ def _entries(config: Any) -> Iterator[dict[str, Any]]:
             waiting += item
 
 
-def _functional(model: Any, path: Path, described: list[TensorSpec]) -> Any:
+def _functional(model: Any, path: Path) -> Any:
     """The model with known inputs and outputs; tf2onnx and names need more than a Sequential tells."""
-    if isinstance(model, keras.Sequential) and not model.built and len(described) == 1:
-        model.build(_sizes(described[0].shape))
     if isinstance(model, keras.Sequential) and model.built:
         return keras.Model(model.inputs, model.outputs, name=model.name)
     if isinstance(model, keras.Model) and getattr(model, "inputs", None):
         return model
-    raise UsageError(
-        f"{path} was saved without the shapes of its inputs",
-        code="DK620",
+    raise ModelError(
+        f"{path} was saved before it was built: it has neither input shapes nor weights",
+        code="DK611",
         file=path,
-        hint="--input 'x:float32[batch,224,224,3]', or save the model after it was built or called once",
+        hint="call the model once, or give it a keras.Input, then save it again",
     )
-
-
-def _sizes(shape: Any) -> tuple[int | None, ...]:
-    return tuple(size if isinstance(size, int) else None for size in shape or ())
 
 
 def _input_name(tensor: Any) -> str:

@@ -30,7 +30,8 @@ def load_lite(path: Path, signature: str | None) -> TensorflowModel:
         # It announces its move to the package ai-edge-litert.
         warnings.simplefilter("ignore")
         try:
-            interpreter = tf.lite.Interpreter(str(path))
+            # By content, since only that is checked before it is used: a cut-off file crashes the other way.
+            interpreter = tf.lite.Interpreter(model_content=path.read_bytes())
             interpreter.allocate_tensors()
         except Exception as problem:  # ValueError, RuntimeError by version
             raise InvalidFileError(

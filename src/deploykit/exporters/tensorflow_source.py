@@ -41,8 +41,7 @@ def load(request: TensorflowRequest) -> LoadedSource:
     Raises what the loaders raise, UsageError (DK620, DK627) when the user's inputs do not describe the model.
     """
     path = Path(request["path"])
-    given = [TensorSpec.from_dict(facts) for facts in request["inputs"]]
-    model = _load(path, request, given)
+    model = _load(path, request)
     named = tuple(spec_of(port) for port in model.inputs)
     changed = {spec.name: spec for spec in described(named, request["inputs"], request["dims"], path)}
     specs = tuple(changed.get(spec.name, spec) for spec in named)
@@ -59,7 +58,7 @@ def load(request: TensorflowRequest) -> LoadedSource:
     return LoadedSource(model, specs, ranges)
 
 
-def _load(path: Path, request: TensorflowRequest, given: list[TensorSpec]) -> TensorflowModel:
+def _load(path: Path, request: TensorflowRequest) -> TensorflowModel:
     kind, signature = request["kind"], request["signature"]
     if kind == "savedmodel":
         from deploykit.exporters.tensorflow_saved import load_saved
@@ -71,7 +70,7 @@ def _load(path: Path, request: TensorflowRequest, given: list[TensorSpec]) -> Te
         return load_lite(path, signature)
     from deploykit.exporters.tensorflow_keras import load_keras
 
-    return load_keras(path, kind, given)
+    return load_keras(path, kind)
 
 
 def spec_of(port: Port) -> TensorSpec:
