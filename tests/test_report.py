@@ -73,3 +73,9 @@ def test_finite_leaves_the_rest():
 )
 def test_exit_codes_merge_by_precedence(codes, worst):
     assert merge_exit(codes) == worst
+
+
+@pytest.mark.parametrize(("code", "status"), [(1, "failed"), (2, "error"), (4, "error"), (70, "error"), (130, "error")])
+def test_a_run_in_which_a_step_could_not_work_is_an_error(code, status):
+    report = Report("run", [], [failure("DK305", "no data")], forced_exit=ExitCode(code))
+    assert (report.status, report.as_dict()["exit_code"]) == (status, code)

@@ -105,6 +105,8 @@ class Report:
         """`error` when the work could not be done, `failed` when a gate failed."""
         if self.error is not None and self.error.exit_code != ExitCode.GATE_FAILED:
             return "error"
+        if self.forced_exit is not None and self.forced_exit not in (0, 1, 3):
+            return "error"  # of one of several steps, in its finding; 3 is an artifact that is built elsewhere
         return "failed" if self.failed or self.error is not None else "passed"
 
     def add(self, *findings: Finding) -> None:

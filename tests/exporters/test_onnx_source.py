@@ -11,6 +11,7 @@ import pytest
 
 import deploykit
 from deploykit.errors import UsageError, VendorError
+from deploykit.exporters.onnx_source import check_opset
 from deploykit.isolation import workers
 
 if TYPE_CHECKING:
@@ -113,3 +114,9 @@ def test_a_range_of_no_dimension_is_refused(tmp_path):
     with pytest.raises(UsageError) as refused:
         deploykit.export(tmp_path / "in.onnx", output=tmp_path / "out.onnx", dims=["batch=1..4"])
     assert refused.value.code == "DK620"
+
+
+def test_an_opset_of_the_future_is_a_usage_error():
+    with pytest.raises(UsageError, match="there is no opset 99999999999999999999") as caught:
+        check_opset(99999999999999999999)
+    assert caught.value.code == "DK628"

@@ -170,9 +170,10 @@ def _end_on_signals() -> None:
         now = time.monotonic()
         if not ending or now - ending[0] > _TIME_TO_END:
             ending[:] = [now]
-            atexit.register(_hear_no_more)
             raise KeyboardInterrupt
 
+    atexit.unregister(_hear_no_more)
+    atexit.register(_hear_no_more)
     for number in _endings():
         # Ignored from the start means that the caller wants it so: nohup, a job in the background of a script.
         if signal.getsignal(number) == signal.SIG_IGN:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit import graph, io
 from deploykit.equivalence import compare_models
-from deploykit.errors import VendorError
+from deploykit.errors import UsageError, VendorError
 from deploykit.exporters.diagnosis import reason
 from deploykit.exporters.symbols import describe_inputs, described
 from deploykit.lazy import versions_of
@@ -85,17 +85,28 @@ def _initializers_off_inputs(model: ir.Model) -> list[Finding]:
     return [note("DK629", f"{len(doubles)} weights were inputs too and are constants now")]
 
 
+def check_opset(opset: int) -> None:
+    """Raises UsageError (DK628) for an opset that the onnx package does not know."""
+    import onnx
+
+    latest = onnx.defs.onnx_opset_version()
+    if opset > latest:
+        text = f"there is no opset {opset}: onnx {onnx.__version__} knows opsets up to {latest}"
+        raise UsageError(text, code="DK628", hint=f"--opset {latest}, or leave --opset away")
+
+
 def to_opset(model: ir.Model, opset: int) -> ir.Model:
     """The model at another opset of the standard domain, by the converter of the onnx package.
 
     Where that has no way down, the graph as it is, if every node is valid at the lower opset: many revisions of an
     operator only add types. The caller compares the outputs, so a changed meaning does not pass.
-    Raises VendorError (DK628) when neither works, naming the operator.
+    Raises VendorError (DK628) when neither works, naming the operator; UsageError (DK628) for an opset not yet known.
     """
     import onnx
     import onnx.version_converter
     import onnx_ir
 
+    check_opset(opset)
     proto = onnx_ir.to_proto(model)
     try:
         converted = onnx.version_converter.convert_version(proto, opset)

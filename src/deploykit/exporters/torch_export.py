@@ -12,6 +12,7 @@ from deploykit import graph
 from deploykit.errors import DeploykitError, GateError, ModelError, UsageError, VendorError
 from deploykit.exporters import torch_call, torch_source
 from deploykit.exporters.diagnosis import in_two_lines
+from deploykit.exporters.onnx_source import check_opset
 from deploykit.exporters.symbols import rename_symbols
 from deploykit.exporters.torch_dynamo import LOWEST_OPSET, export_dynamo
 from deploykit.exporters.torch_tracing import OPSETS, export_tracing
@@ -41,6 +42,8 @@ def export_job(request: TorchRequest, output: str, opset: int | None, exporter: 
 
     exporter: "auto", "dynamo" or "torchscript".
     """
+    if opset is not None:
+        check_opset(opset)
     loaded = torch_source.load(request)
     call = torch_call.prepare(loaded, request)
     # Weights that an exporter left in a file stay there until they are saved.
