@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx
 import pytest
 
@@ -117,3 +119,15 @@ def test_a_stateful_model_carries_its_state(shared_model):
     report = deploykit.bench(model, contract=contract, dims=dims, **QUICK)
     assert report.exit_code == 0
     assert report.metrics["rows"][0]["p50_ms"] > 0
+
+
+@pytest.mark.parametrize("options", [{"threads": 10**5}, {"threads": 0}, {"seconds": math.inf}, {"seconds": math.nan}])
+def test_what_no_machine_has_or_nobody_waits_for_is_refused(model, options):
+    with pytest.raises(UsageError):
+        deploykit.bench(model, **options)
+
+
+def test_a_batch_beyond_the_memory_is_refused(model):
+    with pytest.raises(DataError, match="does not fit into memory") as caught:
+        deploykit.bench(model, batch=10**12, **QUICK)
+    assert caught.value.code == "DK444"

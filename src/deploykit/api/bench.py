@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +20,9 @@ from deploykit.target import target_of_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+_LONGEST_S = 86_400
+_MOST_THREADS = 1024  # starting more takes minutes, and no processor has them
 
 
 def bench(
@@ -52,8 +56,13 @@ def bench(
     """
     if not artifacts:
         raise UsageError("bench needs at least one artifact", hint="deploykit bench model.onnx model.xml")
-    if batch < 1 or seconds <= 0:
-        raise UsageError(f"batch {batch} and seconds {seconds:g}: both must be above 0")
+    if batch < 1 or not 0 < seconds <= _LONGEST_S:
+        raise UsageError(f"batch {batch} must be above 0, and seconds {seconds:g} above 0 and at most {_LONGEST_S}")
+    if threads is not None and not 1 <= threads <= _MOST_THREADS:
+        raise UsageError(
+            f"threads {threads}: 1 to {_MOST_THREADS} are possible",
+            hint=f"here are {os.cpu_count()} processors",
+        )
     started = time.perf_counter()
     request = data_request(data, None, seed, bounds_of(dims), contract) | {"label": label, "purpose": "bench"}
     options = {"device": device, "provider": provider, "threads": threads}

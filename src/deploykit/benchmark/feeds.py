@@ -45,11 +45,15 @@ def prepare_job(
     model = Path(artifact) if artifact.endswith(".onnx") else None
     dataset = open_request(request, specs, model=model)  # type: ignore[arg-type]
     files = []
-    for index, feeds in enumerate(_within_memory(batches(dataset, axes, rows))):
-        path = Path(folder) / f"{index:04}.npz"
-        arrays: dict[str, Any] = {name: _storable(array) for name, array in feeds.items()}
-        np.savez(path, **arrays)
-        files.append(str(path))
+    try:
+        for index, feeds in enumerate(_within_memory(batches(dataset, axes, rows))):
+            path = Path(folder) / f"{index:04}.npz"
+            arrays: dict[str, Any] = {name: _storable(array) for name, array in feeds.items()}
+            np.savez(path, **arrays)
+            files.append(str(path))
+    except MemoryError as problem:
+        text = f"a batch of {rows} does not fit into memory: {problem}"
+        raise DataError(text, code="DK444", hint="choose a smaller --batch") from problem
     findings = [finding.as_dict() for finding in dataset.findings]
     return {"files": files, "batch": rows, "description": dataset.description, "findings": findings}
 
