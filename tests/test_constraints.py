@@ -57,3 +57,5 @@ def test_wheels_that_a_platform_lacks_have_a_marker(platform):
     wanted = {r.name for r in REQUIREMENTS if r.marker is None or r.marker.evaluate(environment)}
     assert ("tensorrt-rtx" in wanted) == (platform != "darwin")
     assert ("coremltools" in wanted) == (platform != "win32")
+    assert ("tensorflow-cpu" in wanted) == (platform != "darwin")
+    assert ("tensorflow" in wanted) == (platform == "darwin")
