@@ -56,7 +56,9 @@ def test_a_python_source_leaves_its_inputs_as_an_example(tmp_path: Path) -> None
     deploykit.init(f"{tmp_path}/model.py:Net", output=tmp_path / "deploykit.yaml")
     config = load_config(tmp_path / "deploykit.yaml")
     assert (config.source, config.inputs) == ("model.py:Net", {})
-    assert "# inputs:\n#   image:" in (tmp_path / "deploykit.yaml").read_text(encoding="utf-8")
+    text = (tmp_path / "deploykit.yaml").read_text(encoding="utf-8")
+    assert "# inputs:\n#   image:" in text
+    assert "# weights: weights.safetensors" in text
 
 
 def test_the_example_of_a_python_source_is_valid_without_its_marks(tmp_path: Path) -> None:

@@ -113,3 +113,14 @@ def test_what_is_quantized_for_one_target_concerns_that_target(folder):
     shared = [step for step in steps if step.precision == "fp16"]
     assert [step.target for step in shared] == [None]
     assert {step.target for step in steps if step.precision == "int8"} == {"onnxruntime", "openvino", "tensorrt-rtx"}
+
+
+def test_the_benchmark_takes_the_data_that_are_there(folder):
+    assert Path(by_key(make_plan(config(), folder))["bench"].options["data"]).name == "test.npz"
+    assert Path(by_key(make_plan(config(evaluate=None), folder))["bench"].options["data"]).name == "calib.npz"
+    assert (
+        by_key(make_plan(config(evaluate=None, quantize=[{"precision": "fp16"}], targets={"openvino": {}}), folder))[
+            "bench"
+        ].options["data"]
+        is None
+    )

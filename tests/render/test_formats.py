@@ -326,3 +326,14 @@ def test_each_place_is_listed_once_with_its_targets(format: str) -> None:
     text = render.render(Report("convert", findings=said), format)
     assert text.count("logits") == 1
     assert "onnxruntime, openvino: tensor" in text
+
+
+def test_a_plot_of_percentages_does_not_go_beyond_100() -> None:
+    plot = scatter([row(name, "fp32", accuracy=99.9, p50_ms=1.0) for name in "ab"])
+    assert plot is not None
+    assert max(float(text) for _, text in plot.y_ticks) == 100
+
+
+def test_the_page_opens_with_problems_and_folds_notes() -> None:
+    page = render.render(run_report(), "html")
+    assert page.index("DK820") < page.index("<summary>1 note</summary>") < page.index("DK502")

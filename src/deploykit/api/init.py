@@ -62,17 +62,20 @@ def init(model: str | Path, *, output: str | Path = "deploykit.yaml", force: boo
         from deploykit import graph  # not before: it brings the graph library
 
         inputs = graph.describe(source.path).inputs
-    io.write_text(path, _text(_relative(str(model), path.parent), inputs), force=force)
+    text = _text(_relative(str(model), path.parent), inputs, weights=source.kind.name == "python")
+    io.write_text(path, text, force=force)
     report = Report("init", metrics={"config": str(path), "inputs": [spec.as_dict() for spec in inputs]})
     report.add(note("DK833", f"next: look it through, then run `deploykit run {path}`"))
     return report
 
 
-def _text(source: str, inputs: tuple[TensorSpec, ...]) -> str:
+def _text(source: str, inputs: tuple[TensorSpec, ...], *, weights: bool = False) -> str:
     lines = [
         "# For `deploykit run`; docs/configuration.md describes every key.",
         f"source: {_scalar(source)}",
     ]
+    if weights:
+        lines.append("# weights: weights.safetensors      # without it the factory has to load them")
     lines += ["inputs:", *(line for spec in inputs for line in _input(spec))] if inputs else [_UNKNOWN_INPUTS]
     lines.append(_REST.rstrip())
     lines.append("targets:")

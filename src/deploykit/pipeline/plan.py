@@ -219,14 +219,16 @@ class _Planner:
             after=("check",),
         )
 
-    def _parity_data(self, precision: str) -> str | None:
-        """What artifacts are compared on: stated data, else labelled data, else what calibrated them.
+    def _parity_data(self, precision: str | None) -> str | None:
+        """What artifacts are compared on: stated data, else labelled data, else what calibrated them (None: any).
 
         Random inputs lie outside the calibrated ranges, where a good INT8 model saturates: the last resort.
         """
         config = self.config
         stated = config.validation.data or (config.evaluate.data if config.evaluate else None)
-        return stated or next((entry.calib for entry in config.quantize if entry.precision == precision), None)
+        return stated or next(
+            (entry.calib for entry in config.quantize if entry.calib and precision in (None, entry.precision)), None
+        )
 
     def _evaluate(self, step: Step | None) -> Step:
         """Accuracy of one artifact, or of the float source where `step` is None."""
@@ -257,7 +259,7 @@ class _Planner:
     def _bench(self, converted: list[Step]) -> Step:
         section, budgets = self.config.bench, self.config.budgets
         assert section
-        data, digest = self._data(section.data)
+        data, digest = self._data(section.data or self._parity_data(None))
         options = {
             "batch": section.batch,
             "threads": section.threads,

@@ -36,6 +36,11 @@ def summarize(report: Report, config: Config, outcomes: Sequence[Outcome]) -> No
         if outcome.published is not None:
             made = read_manifest(outcome.published)
             report.artifacts += [dataclasses.replace(made, path=outcome.published)] if made else []
+    # What check warned of and a later step failed by is one problem.
+    failures = {
+        dataclasses.replace(finding, severity="warning") for finding in report.findings if finding.severity == "error"
+    }
+    report.findings = [finding for finding in report.findings if finding not in failures]
     if config.evaluate is not None and config.evaluate.max_drop is not None:
         _gate_accuracy(report, rows, config.evaluate.max_drop)
     report.metrics = {

@@ -57,6 +57,8 @@ def scatter(rows: Iterable[dict[str, Any]]) -> Plot | None:
         return None
     x_low, x_high = _range([0.0, *(x for x, _, _ in points)])
     y_low, y_high = _range([y for _, y, _ in points])
+    if all(y <= 100 for _, y, _ in points):
+        y_high = max(min(y_high, 100.0), y_low + 1e-9)  # nothing is better than 100 %
     height = max(MIN_HEIGHT, _TOP + _BOTTOM + _LINE * len(points))
     right, bottom = WIDTH - _RIGHT, height - _BOTTOM
 
