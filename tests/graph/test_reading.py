@@ -154,3 +154,9 @@ def test_check_file_is_quick(tmp_path):
     started = time.monotonic()
     graph.check_file(path)
     assert time.monotonic() - started < 1
+
+
+def test_a_model_without_an_output_is_refused(tmp_path):
+    model = onnx.parser.parse_model(TEXT)
+    del model.graph.output[:]
+    assert "has no output" in refused(written(tmp_path, model)).message

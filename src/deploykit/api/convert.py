@@ -183,12 +183,13 @@ class ConvertStage(Stage):
         evidence.metrics["parity"][gate] = {
             key: result[key] for key in ("outputs", "samples", "execution", "engines") if key in result
         }
+        # NaN, other shapes, other values of exact kinds: numbers would say nothing.
+        told = {f["tensor"]: f["message"] for f in result["findings"] if f["code"] in ("DK402", "DK403", "DK406")}
         evidence.findings += [
             failure(
                 "DK532",
                 f"output {row['name']!r} of {made.path.name} differs from {what} ({reference.path.name}): "
-                f"max abs {_number(row['max_abs'])}, max rel {_number(row['max_rel'])}, "
-                f"SQNR {_number(row['sqnr_db'])} dB",
+                + (told.get(row["name"]) or _numbers(row)),
                 target=self.target.name,
                 tensor=row["name"],
                 hint=f"deploykit validate {reference.path.name} {made.path.name} shows every output",
@@ -336,6 +337,10 @@ def _onnx(
         )
         made = report.artifact
         yield (made.path if made is not None else None), report
+
+
+def _numbers(row: Mapping[str, Any]) -> str:
+    return f"max abs {_number(row['max_abs'])}, max rel {_number(row['max_rel'])}, SQNR {_number(row['sqnr_db'])} dB"
 
 
 def _number(value: float | None) -> str:

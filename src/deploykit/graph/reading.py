@@ -104,6 +104,13 @@ def _parse(path: Path) -> onnx.ModelProto:
             file=path,
             hint="give the .onnx file that the exporter wrote (a single tensor or a fragment is not a model)",
         )
+    if not proto.graph.output:
+        raise ModelError(
+            f"{path} has no output, so there is nothing to compute",
+            code="DK112",
+            file=path,
+            hint="export it again with outputs",
+        )
     return proto
 
 
