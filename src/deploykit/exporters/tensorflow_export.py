@@ -71,7 +71,7 @@ def export_job(request: TensorflowRequest, output: str, opset: int | None) -> di
         "versions": versions_of("tensorflow", "tensorflow-cpu", "keras", "tf2onnx", "onnx-ir"),
         "findings": [finding.as_dict() for finding in (*findings, *_said(source, layouts))],
         "metrics": {
-            "exporter": "tf2onnx",
+            "converter": "tf2onnx",  # "exporter" is the option, which only PyTorch has
             "dims": {name: [bounds.minimum, bounds.maximum] for name, bounds in source.symbols.items()},
             "layout": layouts,
             "source_files": {},
