@@ -60,6 +60,8 @@ class ExportSection(Section):
 
     opset: Annotated[int, Field(ge=7)] | None = None
     exporter: Literal["auto", "dynamo", "torchscript"] = "auto"
+    signature: str | None = None
+    """Of a SavedModel; needed where it has several."""
 
 
 class SimplifySection(Section):

@@ -109,6 +109,7 @@ class _Planner:
             "args": config.args or None,
             "opset": config.export.opset,
             "exporter": config.export.exporter,
+            "signature": config.export.signature,
             "seed": config.seed,
         }
         files = [path for text in (config.source, config.weights) if (path := named_file(text, self.folder))]
