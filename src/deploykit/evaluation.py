@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -326,7 +327,7 @@ class CustomMetric(Metric):
     def _number(self, outputs: Any, labels: Any) -> float:
         try:
             return float(self._function(outputs, labels))
-        except Exception as problem:  # a user's code: whatever it raises is the answer
+        except (Exception, SystemExit) as problem:  # a user's code: whatever it raises is the answer
             raise DataError(
                 f"metric {self.name!r} failed: {type(problem).__name__}: {problem}",
                 code="DK424",
@@ -364,11 +365,11 @@ def load_function(reference: str) -> Callable[[Any, Any], Any]:
     # From the right: a Windows path has a colon of its own.
     place, _, attribute = reference.rpartition(":")
     try:
-        module = _load_file(Path(place)) if place.endswith(".py") else _import(place)
-    except Exception as problem:  # a user's module: whatever its import raises is the answer
-        raise UsageError(
-            f"cannot load the metric {reference!r}: {type(problem).__name__}: {problem}", code="DK420"
-        ) from problem
+        with contextlib.redirect_stdout(sys.stderr):  # our stdout is for the report
+            module = _load_file(Path(place)) if place.endswith(".py") else _import(place)
+    except (Exception, SystemExit) as problem:  # a user's module: whatever its import raises is the answer
+        text = f"cannot load the metric {reference!r}: {type(problem).__name__}: {problem}"
+        raise UsageError(text, code="DK420") from problem
     function = getattr(module, attribute, None)
     if not callable(function):
         raise UsageError(f"{place} has no function {attribute!r}", code="DK420")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from deploykit.data.dtypes import numpy_dtype
 from deploykit.errors import DataError, InvalidFileError
 
 if TYPE_CHECKING:
@@ -142,3 +143,28 @@ def test_a_file_that_does_not_import_is_named(tmp_path: Path, opened: Callable[.
     (tmp_path / "bad.py").write_text("import no_such_module_anywhere\n")
     with pytest.raises(DataError, match=r"bad\.py failed: ModuleNotFoundError"):
         opened(f"{tmp_path}/bad.py:feeds", "x:float32[n]")
+
+
+def test_code_that_prints_or_exits_neither_spoils_stdout_nor_ends_us(tmp_path: Path, opened, capsys) -> None:
+    (tmp_path / "loud.py").write_text(
+        "import sys\nprint('importing')\n"
+        "def feeds():\n    print('working')\n    yield {'x': [1.0]}\n    sys.exit(3)\n"
+        "def leave(): sys.exit(0)\n"
+    )
+    samples = iter(opened(f"{tmp_path}/loud.py:feeds", "x:float32[n]"))
+    with pytest.raises(DataError, match="SystemExit: 3") as caught:
+        list(samples)
+    assert caught.value.code == "DK306"
+    with pytest.raises(DataError, match="SystemExit: 0"):
+        list(opened(f"{tmp_path}/loud.py:leave", "x:float32[n]"))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "importing" in captured.err
+    assert "working" in captured.err
+
+
+@pytest.mark.parametrize("kind", ["seq(float)", "undefined"])
+def test_an_input_that_is_no_tensor_is_refused(kind: str) -> None:
+    with pytest.raises(DataError, match="no array holds") as caught:
+        numpy_dtype(kind)
+    assert caught.value.code == "DK314"

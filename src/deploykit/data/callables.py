@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import itertools
@@ -72,8 +73,9 @@ def guarded(function: Callable[..., Any], where: str) -> Iterator[Any]:
 
 def _made(function: Callable[..., Any], where: str) -> Any:
     try:
-        made = function()
-    except Exception as problem:  # the user's code may raise anything
+        with _off_stdout():
+            made = function()
+    except (Exception, SystemExit) as problem:  # the user's code may raise anything
         raise _failed(where, problem) from problem
     if not hasattr(made, "__iter__") or isinstance(made, (str, bytes, dict)):
         raise DataError(
@@ -88,10 +90,11 @@ def _each(made: Any, where: str) -> Iterator[Any]:
     items = iter(made)
     while True:
         try:
-            item = next(items)
+            with _off_stdout():
+                item = next(items)
         except StopIteration:
             return
-        except Exception as problem:  # the user's code may raise anything
+        except (Exception, SystemExit) as problem:  # the user's code may raise anything
             raise _failed(where, problem) from problem
         yield item
 
@@ -136,8 +139,9 @@ def _from_file(path: Path) -> Any:
     if folder not in sys.path:
         sys.path.append(folder)  # as for a script: its neighbours can be imported, later too
     try:
-        spec.loader.exec_module(module)
-    except Exception as problem:  # the user's code may raise anything
+        with _off_stdout():
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as problem:  # the user's code may raise anything
         raise _failed(str(path), problem) from problem
     return module
 
@@ -147,7 +151,8 @@ def _from_path(name: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)  # a console script does not have the current folder on its path
     try:
-        return importlib.import_module(name)
+        with _off_stdout():
+            return importlib.import_module(name)
     except ModuleNotFoundError as problem:
         if problem.name is None or not name.startswith(problem.name):
             raise _failed(name, problem) from problem
@@ -156,8 +161,13 @@ def _from_path(name: str) -> Any:
             code="DK306",
             hint="give package.module:callable, or path/file.py:callable",
         ) from problem
-    except Exception as problem:  # the user's code may raise anything
+    except (Exception, SystemExit) as problem:  # the user's code may raise anything
         raise _failed(name, problem) from problem
+
+
+def _off_stdout() -> contextlib.AbstractContextManager[Any]:
+    """What the user's code prints goes to stderr: stdout is for the result, which a script may read as JSON."""
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 def _failed(where: str, problem: BaseException) -> DataError:

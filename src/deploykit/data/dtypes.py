@@ -15,7 +15,10 @@ Array = np.ndarray[Any, Any]
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype of a TensorSpec's dtype name; strings are objects, bfloat16 and the like are ml_dtypes'."""
+    """The numpy dtype of a TensorSpec's dtype name; strings are objects, bfloat16 and the like are ml_dtypes'.
+
+    Raises DataError (DK314) for what no array holds: sequences, optionals, values of undeclared type.
+    """
     if name == "string":
         return np.dtype(object)
     try:
@@ -23,7 +26,14 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     except TypeError:
         import ml_dtypes
 
-        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        kind = getattr(ml_dtypes, name, None)
+        if kind is None:
+            raise DataError(
+                f"no array holds values of type {name!r}, so no data can be given to such an input",
+                code="DK314",
+                hint="deploykit inspect shows the inputs; tensors with a declared type can be fed",
+            ) from None
+        found: np.dtype[Any] = np.dtype(kind)
         return found
 
 
