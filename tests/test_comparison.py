@@ -9,7 +9,7 @@ import pytest
 from deploykit import comparison
 from deploykit.artifact import TensorSpec
 from deploykit.data.samples import Sample
-from deploykit.errors import DataError, UnavailableError
+from deploykit.errors import DataError, GateError, UnavailableError
 from deploykit.isolation import run_isolated
 from deploykit.parity import TOLERANCES
 from deploykit.runtime import Kernel, Runtime
@@ -93,13 +93,22 @@ def test_an_input_that_only_one_side_has_is_named():
         comparison.compare(double, other, samples(), tolerance=FP32)
 
 
-def test_an_engines_error_names_the_sample_and_its_shapes():
+def test_a_sample_that_only_the_candidate_refuses_fails_the_gate():
+    def broken(feeds):
+        raise RuntimeError("kernel failed")
+
+    with pytest.raises(GateError, match=r"candidate .* sample 0 \(x float32 \[1, 3\]\): kernel failed") as caught:
+        comparison.compare(double, Engine(broken), samples(), tolerance=FP32)
+    assert caught.value.code == "DK409"
+
+
+def test_an_error_of_a_function_names_the_sample_and_its_shapes():
     def broken(feeds):
         raise RuntimeError("kernel failed")
 
     with pytest.raises(RuntimeError, match="kernel failed") as caught:
-        comparison.compare(double, Engine(broken), samples(), tolerance=FP32)
-    assert caught.value.__notes__ == ["the candidate (python) was given sample 0: x float32 [1, 3]"]
+        comparison.compare(double, broken, samples(), tolerance=FP32)
+    assert caught.value.__notes__ == ["the candidate (broken) was given sample 0: x float32 [1, 3]"]
 
 
 def test_a_sample_that_the_reference_refuses_is_the_datas_fault():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deploykit.data.carry import CarriedState
 from deploykit.data.dtypes import cast
-from deploykit.errors import DataError, DeploykitError, UnavailableError
+from deploykit.errors import DataError, DeploykitError, GateError, UnavailableError
 from deploykit.evaluation import Metric, drop, make_metric
 from deploykit.parity import TOLERANCES, OutputComparison, Tolerance, row_for
 from deploykit.progress import OnProgress, Progress, silent
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Predictor: TypeAlias = Runtime | Callable[[Feeds], Outputs]
 
 _RANDOM_OPS = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+_REFUSED = {"reference": (DataError, "DK408"), "candidate": (GateError, "DK409")}
 
 
 class Side:
@@ -71,16 +72,15 @@ class Side:
         return outputs
 
     def predict(self, feeds: Feeds, name: str) -> Outputs:
-        """One call of the engine; its error gets a note with the sample's name and shapes, or is DK408."""
+        """One call of the engine; its error gets a note with the sample's name and shapes, or is DK408 or DK409."""
         try:
             return self._predict(feeds)
         except Exception as problem:
             given = ", ".join(f"{key} {array.dtype} {list(array.shape)}" for key, array in feeds.items())
-            if self.role == "reference" and self.specs is not None and not isinstance(problem, DeploykitError):
-                text = f"the reference does not run on {name} ({given}): {str(problem)[:600]}"
-                raise DataError(
-                    text, code="DK408", hint="give inputs that it takes, or bound sizes: --dim"
-                ) from problem
+            if self.role in _REFUSED and self.specs is not None and not isinstance(problem, DeploykitError):
+                error, code = _REFUSED[self.role]
+                text = f"the {self.role} does not run on {name} ({given}): {str(problem)[:600]}"
+                raise error(text, code=code, hint="--data with inputs in use, or --dim to bound sizes") from problem
             problem.add_note(f"the {self.role} ({self.engine}) was given {name}: {given}")
             raise
 

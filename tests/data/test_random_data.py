@@ -118,3 +118,10 @@ def test_dimensions_that_are_only_unknown_vary_on_their_own() -> None:
     spec = TensorSpec("x", "float32", ("?", "?"))
     shapes = {sample.feeds["x"].shape for sample in open_data("random", (spec,), purpose="parity")}
     assert any(height != width for height, width in shapes)
+
+
+@pytest.mark.parametrize("shape", ["1000000,1000000", "9223372036854775807"])
+def test_what_no_memory_holds_is_refused(opened: Callable[..., Dataset], shape: str) -> None:
+    with pytest.raises(DataError, match="does not fit into memory") as caught:
+        list(opened("random", f"x:float32[{shape}]", purpose="parity"))
+    assert (caught.value.code, caught.value.tensor) == ("DK334", "x")

@@ -51,7 +51,9 @@ def prepare_job(
             arrays: dict[str, Any] = {name: _storable(array) for name, array in feeds.items()}
             np.savez(path, **arrays)
             files.append(str(path))
-    except MemoryError as problem:
+    except (MemoryError, DataError) as problem:
+        if isinstance(problem, DataError) and problem.code != "DK334":
+            raise
         text = f"a batch of {rows} does not fit into memory: {problem}"
         raise DataError(text, code="DK444", hint="choose a smaller --batch") from problem
     findings = [finding.as_dict() for finding in dataset.findings]

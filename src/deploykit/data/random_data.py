@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,12 +80,24 @@ class RandomSource:
             )
 
     def read(self, keep: Sequence[int] | None) -> Iterator[Sample]:
-        """Yields the samples."""
+        """Yields the samples; DataError (DK334) for one that does not fit into memory."""
         for index in range(self.total) if keep is None else keep:
             generator = np.random.default_rng([self._seed, index])
             sizes = sample_sizes(self._wanted.inputs, self._wanted.dims, index, generator)
-            feeds = {spec.name: self._array(spec, sizes[spec.name], generator) for spec in self._wanted.inputs}
+            feeds = {spec.name: self._made(spec, sizes[spec.name], generator) for spec in self._wanted.inputs}
             yield Sample(feeds, None, f"sample {index}")
+
+    def _made(self, spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+        # numpy's limit is on bytes; computed values are of 8 bytes before they get their dtype.
+        if math.prod(shape) <= np.iinfo(np.intp).max // 16:
+            with contextlib.suppress(MemoryError):
+                return self._array(spec, shape, generator)
+        raise DataError(
+            f"random data for input {spec.name!r} does not fit into memory: its shape is {list(shape)}",
+            code="DK334",
+            tensor=spec.name,
+            hint="--dim NAME=MIN..MAX with smaller bounds; a fixed size is the model's own",
+        )
 
     def _array(self, spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
         if spec.dtype == "string":
