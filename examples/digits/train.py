@@ -20,6 +20,7 @@ BATCH = 64
 
 def main() -> None:
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # the model is too small to share: threads would mostly wait for each other
     digits = load_digits()
     images = (digits.images / 16).astype(np.float32)[:, None]  # [1797, 1, 8, 8], 0..1
     labels = digits.target.astype(np.int64)
