@@ -45,6 +45,14 @@ def test_revision_newer_than_the_kernels_is_refused_with_the_opset_that_works(on
     assert rows["pool"]["verdict"] == "supported"
 
 
+def test_operator_of_a_later_opset_is_refused_with_that_opset(onnx_file):
+    text = "agraph (string[2] x) => (string[2] y) { [join] y = StringConcat (x, x) }"
+    _, rows = ask(onnx_file(text, header='<ir_version: 8, opset_import: ["": 17]>\n'))
+    assert rows["join"]["verdict"] == "unsupported"
+    assert "came with opset 20" in rows["join"]["reason"]
+    assert "--opset 20" in rows["join"]["remedy"]
+
+
 def test_operator_that_the_standard_defines_by_others_is_supported(onnx_file):
     _, rows = ask(onnx_file("agraph (float[2] x) => (float[2] y) { [m] y = Mish (x) }", header=OPSET_22))
     assert rows["m"]["verdict"] == "supported"

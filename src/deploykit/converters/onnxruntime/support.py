@@ -137,7 +137,13 @@ def kernel_verdict(node: ir.Node, model: ir.Model) -> Verdict:
             return supported()
         if not kernels:
             return unsupported(f"ONNX Runtime {ort.__version__} knows no operator {operator}", remedy=_REWRITE)
-        since = opset
+        first = _first_opset(node.op_type)
+        if first is None or node.op_type in _EARLIER_HERE:
+            return supported()  # one of ONNX Runtime's own in the standard's name space: SimplifiedLayerNormalization
+        return unsupported(
+            f"opset {opset} has no operator {operator}: it came with opset {first}",
+            remedy=f"deploykit export ... --opset {first}",
+        )
     fitting = [kernel for kernel in kernels if kernel.covers(since)]
     if not fitting:
         return _without_kernel(operator, domain, opset, since, kernels)
@@ -148,6 +154,11 @@ def kernel_verdict(node: ir.Node, model: ir.Model) -> Verdict:
             f"its CPU kernel takes {reasons[0]}", remedy="cast its input to a type that the kernel takes"
         )
     return supported()
+
+
+def _first_opset(operator: str) -> int | None:
+    found = [schema.since_version for schema in defs.get_all_schemas_with_history() if schema.name == operator]
+    return min(found, default=None)
 
 
 def _without_kernel(operator: str, domain: str, opset: int, since: int, kernels: Sequence[KernelDef]) -> Verdict:
@@ -164,6 +175,10 @@ def _without_kernel(operator: str, domain: str, opset: int, since: int, kernels:
     return unsupported(
         f"ONNX Runtime {ort.__version__} has no CPU kernel for {operator}", remedy="rewrite it with other operators"
     )
+
+
+# ONNX Runtime had it before the standard did, and takes it at any opset.
+_EARLIER_HERE = {"LayerNormalization"}
 
 
 @functools.cache
