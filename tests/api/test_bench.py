@@ -131,3 +131,11 @@ def test_a_batch_beyond_the_memory_is_refused(model):
     with pytest.raises(DataError, match="does not fit into memory") as caught:
         deploykit.bench(model, batch=10**12, **QUICK)
     assert caught.value.code == "DK444"
+
+
+def test_inputs_that_the_model_does_not_take_are_named(tmp_path):
+    text = "agraph (float[b,n] x, float[b,m] z) => (float[b,k] y) { y = Add (x, z) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>\n{text}'), tmp_path / "m.onnx")
+    with pytest.raises(DataError, match=r"m\.onnx does not run on") as caught:
+        deploykit.bench(tmp_path / "m.onnx", dims=["n=2..2", "m=3..3"], **QUICK)
+    assert caught.value.code == "DK449"

@@ -16,6 +16,7 @@ import psutil
 
 from deploykit.benchmark.feeds import read_feeds
 from deploykit.comparison import Side, carry_of, runtime_options
+from deploykit.errors import DataError
 from deploykit.runtime import open_runtime
 
 if TYPE_CHECKING:
@@ -40,7 +41,15 @@ class _Loaded:
         sample = next(self.samples)
         feeds = self.side.feeds(sample)
         start = time.perf_counter_ns()
-        outputs = self.side.predict(feeds, sample.name)
+        try:
+            outputs = self.side.predict(feeds, sample.name)
+        except Exception as problem:  # each engine has its own classes
+            given = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
+            raise DataError(
+                f"{self.side.role} does not run on {sample.name} ({given}): {str(problem)[:600]}",
+                code="DK449",
+                hint="--data FILE gives inputs that it takes; --dim NAME=MIN..MAX bounds the sizes of random ones",
+            ) from problem
         elapsed = time.perf_counter_ns() - start
         self.side.keep(outputs)
         return elapsed / 1e6
