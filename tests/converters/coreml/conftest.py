@@ -11,6 +11,7 @@ import pytest
 
 from deploykit.converters.coreml import TARGET
 from deploykit.isolation import run_isolated, workers
+from deploykit.reference import Reference
 
 pytest.importorskip("coremltools")
 
@@ -90,3 +91,21 @@ def evaluate():
         return made
 
     return run
+
+
+@pytest.fixture
+def agrees(save, build, evaluate):
+    """Converts a model given as text and compares every output with onnxruntime's; returns the MIL operators."""
+
+    def check(text, feeds, *, dims=None, tolerance=2e-5):
+        path = save(text)
+        expected = Reference(path).predict(feeds)
+        result, package = build(path, dims=dims)
+        assert [f["message"] for f in result["findings"] if f["severity"] == "error"] == []
+        made = evaluate(package, feeds)
+        for name, array in expected.items():
+            assert made[name].shape == array.shape
+            np.testing.assert_allclose(made[name], array, rtol=tolerance, atol=tolerance, err_msg=name)
+        return result["metrics"]["operators"]
+
+    return check

@@ -80,7 +80,7 @@ def door_type(dtype: str) -> str | None:
 
 
 def judge(model: ir.Model, dims: Mapping[str, int]) -> list[Judged]:
-    """A verdict for each node of the graph, subgraphs not entered (If and Loop are refused as a whole)."""
+    """A verdict for each node of the graph, subgraphs not entered: what they hold is judged when it is lowered."""
     opset = graph.opset(model)
     return [Judged(node, _verdict(node)) for raw in model.graph for node in [Node(raw, opset, dims)]]
 
@@ -135,11 +135,18 @@ def _types(node: Node) -> Verdict:
                 f"tensor {value.name!r} has rank {len(dims)}, Core ML stops at 5",
                 remedy="merge dimensions: split the Reshape-Transpose-Reshape into two steps of rank 5",
             )
-        if any(isinstance(size, int) and size == 0 for size in dims):
+        if any(isinstance(size, int) and size == 0 for size in dims) and not _is_option(node, value):
             return unsupported(
                 f"tensor {value.name!r} is empty, and Core ML has no empty tensors", remedy="deploykit simplify MODEL"
             )
     return supported()
+
+
+def _is_option(node: Node, value: Any) -> bool:
+    """An empty constant behind the first input may say that an option is not used: no axes, no scales, no shape."""
+    if not (node.op.startswith("Reduce") or node.op in ("Resize", "Upsample", "Reshape", "Expand")):
+        return False
+    return value is not node.raw.inputs[0] and value in node.raw.inputs and constant_of(value) is not None
 
 
 def build(
@@ -227,11 +234,12 @@ def _lower(row: Judged, environment: Environment) -> Verdict:
         if not found.runs:
             return dataclasses.replace(found, status=Status.UNSUPPORTED, source=SOURCE)
         made = entry.function(context)
-        variables = made if isinstance(made, tuple) else (made,)
+        variables = (made if isinstance(made, tuple) else (made,))[: len(node.raw.outputs)]
         if len(variables) < node.used_outputs:
             raise Refused("an output that is used has no lowering", "remove the output and what uses it")
         for position, variable in enumerate(variables):
-            _assert_declared(node, position, variable)
+            if variable is not None:
+                _assert_declared(node, position, variable)
     except Refused as problem:
         return dataclasses.replace(problem.verdict, source=SOURCE)
     except (ValueError, TypeError, IndexError, AssertionError, NotImplementedError) as problem:
@@ -243,7 +251,8 @@ def _lower(row: Judged, environment: Environment) -> Verdict:
             source="coremltools MIL builder",
         )
     for value, variable in zip(node.raw.outputs, variables, strict=False):
-        environment.bind(value, variable)
+        if variable is not None:
+            environment.bind(value, variable)
     return dataclasses.replace(found, source=SOURCE)
 
 

@@ -59,7 +59,7 @@ def selu(op: OpContext) -> Var:
     return mb.mul(x=mb.elu(x=x, alpha=like(x, alpha)), y=like(x, gamma))
 
 
-@lowers("Celu", since=12)
+@lowers("Celu", since=(12, 28))
 def celu(op: OpContext) -> Var:
     """max(0, x) + min(0, alpha * (exp(x / alpha) - 1)), which is alpha * Elu(x / alpha)."""
     x = op.input()
@@ -88,6 +88,14 @@ def mish(op: OpContext) -> Var:
     """x * tanh(softplus(x))."""
     x = op.input()
     return mb.mul(x=x, y=mb.tanh(x=mb.softplus(x=x)))
+
+
+@lowers("Shrink", since=9)
+def shrink(op: OpContext) -> Var:
+    """x + bias below -lambd, x - bias above lambd, 0 between."""
+    x, limit, bias = op.input(), op.real("lambd", 0.5), op.real("bias", 0.0)
+    low = mb.select(cond=mb.less(x=x, y=like(x, -limit)), a=mb.add(x=x, y=like(x, bias)), b=mb.mul(x=x, y=like(x, 0)))
+    return mb.select(cond=mb.greater(x=x, y=like(x, limit)), a=mb.sub(x=x, y=like(x, bias)), b=low)
 
 
 @lowers("Swish", since=24)

@@ -16,7 +16,8 @@ from deploykit.opsupport.verdict import Verdict, unsupported
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-Lowering = Callable[["OpContext"], Var | tuple[Var, ...]]
+# None stands for an output that the node leaves out.
+Lowering = Callable[["OpContext"], Var | tuple[Var | None, ...]]
 REGISTRY: Registry[Lowering] = Registry()
 lowers = REGISTRY.lowers
 
@@ -76,6 +77,12 @@ class Environment:
     def __init__(self) -> None:
         """An empty environment."""
         self._variables: dict[ir.Value, Var] = {}
+
+    def inner(self) -> Environment:
+        """One that sees all of this, and whose own additions stay within a block of the program."""
+        made = Environment()
+        made._variables = dict(self._variables)
+        return made
 
     def bind(self, value: ir.Value, variable: Var) -> None:
         """Says what a value became."""

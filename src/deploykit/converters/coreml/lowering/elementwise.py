@@ -109,18 +109,45 @@ def _is_size(variable: Var) -> bool:
 
 
 def _mod_kind(node: Node) -> Verdict:
-    if node.flag("fmod"):
-        return unsupported(
-            "Core ML's mod takes the sign of the divisor, fmod=1 that of the dividend", remedy="use fmod=0"
+    if not node.is_integer(0):
+        return conditional(
+            "Apple does not say what its mod gives for infinities and zero divisors",
+            remedy="harmless for finite values and divisors other than 0",
         )
     return supported()
 
 
-@lowers("Mod", since=(10, 13), when=_mod_kind)
+@lowers("Mod", since=(10, 13, 28), when=_mod_kind)
 def mod(op: OpContext) -> Var:
-    """Integer Mod, with the divisor's sign as in Python."""
+    """The divisor's sign as in Python; with fmod the dividend's, as the remainder of the magnitudes."""
     x, y = operands(op)
-    return mb.mod(x=x, y=y)
+    if not op.flag("fmod"):
+        return mb.mod(x=x, y=y)
+    return mb.mul(x=mb.sign(x=x), y=mb.mod(x=mb.abs(x=x), y=mb.abs(x=y)))
+
+
+def _single(node: Node) -> Verdict:
+    if node.dtype(0) != "float32":
+        return unsupported(f"it is written with squares, which {node.dtype(0)} cannot hold", remedy="cast to float32")
+    return supported()
+
+
+@lowers("Asinh", since=(9, 22), when=_single)
+def asinh(op: OpContext) -> Var:
+    """Near 0 as atanh(x / sqrt(x^2 + 1)), which keeps small values; elsewhere as sign(x) log(|x| + sqrt(x^2 + 1))."""
+    x = op.input()
+    root = mb.sqrt(x=mb.add(x=mb.mul(x=x, y=x), y=np.float32(1)))
+    size = mb.abs(x=x)
+    large = mb.mul(x=mb.sign(x=x), y=mb.log(x=mb.add(x=size, y=root), epsilon=np.float32(0)))
+    return mb.select(cond=mb.less(x=size, y=np.float32(1)), a=mb.atanh(x=mb.real_div(x=x, y=root)), b=large)
+
+
+@lowers("Acosh", since=(9, 22), when=_single)
+def acosh(op: OpContext) -> Var:
+    """log(x + sqrt((x - 1) (x + 1)))."""
+    x = op.input()
+    product = mb.mul(x=mb.sub(x=x, y=np.float32(1)), y=mb.add(x=x, y=np.float32(1)))
+    return mb.log(x=mb.add(x=x, y=mb.sqrt(x=product)), epsilon=np.float32(0))
 
 
 @lowers("Pow", since=(7, 12, 13, 15))

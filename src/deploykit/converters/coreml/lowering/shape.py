@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from coremltools.converters.mil.mil import Builder as mb
-from coremltools.converters.mil.mil import Var
+from coremltools.converters.mil.mil import Var, types
 
 from deploykit.converters.coreml.lowering.context import (
     OpContext,
@@ -217,19 +217,23 @@ def identity(op: OpContext) -> Var:
     return mb.identity(x=op.input())
 
 
-def _no_mask(node: Node) -> Verdict:
-    if node.used_outputs > 1:
-        return unsupported("its mask is used", remedy="export the model in evaluation mode (model.eval())")
-    training = node.constant(2)
-    if node.has(2) and (training is None or bool(training.reshape(()))):
+def _not_dropping(node: Node) -> Verdict:
+    training, ratio = node.constant(2), node.constant(1)
+    none = ratio is not None and not ratio.any()
+    if node.has(2) and (training is None or bool(training.reshape(()))) and not none:
         return unsupported("it is in training form", remedy="export the model in evaluation mode (model.eval())")
     return supported()
 
 
-@lowers("Dropout", since=(7, 10, 12, 13, 22), when=_no_mask)
-def dropout(op: OpContext) -> Var:
-    """The input: nothing is dropped at inference."""
-    return mb.identity(x=op.input())
+@lowers("Dropout", since=(7, 10, 12, 13, 22), when=_not_dropping)
+def dropout(op: OpContext) -> tuple[Var, ...]:
+    """The input: nothing is dropped at inference. The mask, where it is used, is true everywhere."""
+    x = op.input()
+    if op.used_outputs == 1:
+        return (mb.identity(x=x),)
+    if not is_fixed(x) or op.opset < 10:
+        raise Refused("its mask is used, and a size varies", "export in evaluation mode (model.eval())")
+    return mb.identity(x=x), mb.const(val=np.ones([int(size) for size in x.shape], bool))
 
 
 _CAST = {1: "fp32", 10: "fp16", 6: "int32", 7: "int32", 9: "bool", 2: "uint8", 3: "int8"}  # TensorProto.DataType
@@ -257,8 +261,8 @@ def cast(op: OpContext) -> Var:
 
 def _pad_form(node: Node) -> Verdict:
     mode = node.text("mode", "constant")
-    if mode not in ("constant", "reflect", "edge"):
-        return unsupported(f"Core ML has no padding mode {mode!r}", remedy="use constant, reflect or edge")
+    if mode not in ("constant", "reflect", "edge", "wrap"):
+        return unsupported(f"Core ML has no padding mode {mode!r}", remedy="use constant, reflect, edge or wrap")
     if node.has(1) and node.constant(1) is None:
         return unknown("its pads are computed while the model runs", remedy="deploykit simplify MODEL")
     if node.has(3) and node.constant(3) is None:
@@ -284,9 +288,11 @@ def pad(op: OpContext) -> Var:
     mode = op.text("mode", "constant")
     if not any(pads):
         return mb.identity(x=x)
-    if mode != "constant" and sum(1 for axis in range(x.rank) if pads[2 * axis] or pads[2 * axis + 1]) > 2:
-        raise Refused(f"Core ML pads at most 2 dimensions in mode {mode!r}", "pad in two steps")
-    if op.is_integer(0) or op.dtype(0) == "bool":
+    number = op.is_integer(0) or op.dtype(0) == "bool"
+    many = sum(1 for axis in range(x.rank) if pads[2 * axis] or pads[2 * axis + 1]) > 2
+    if mode == "wrap" or (mode != "constant" and (number or many)):
+        return _picked(x, pads, mode)
+    if number:
         raise Refused("Core ML pads floats only", "cast to float32 before it")
     value = 0.0
     if op.opset < 11:
@@ -300,6 +306,23 @@ def pad(op: OpContext) -> Var:
         mode={"constant": "constant", "reflect": "reflect", "edge": "replicate"}[mode],
         constant_val=like(x, value),
     )
+
+
+def _picked(x: Var, pads: list[int], mode: str) -> Var:
+    """Padding with elements of x as a gather along each axis: any type, any number of axes."""
+    if x.dtype == types.bool:
+        raise Refused("Core ML gathers numbers only", "cast to int32 before it")
+    for axis in range(x.rank):
+        before, after = pads[2 * axis], pads[2 * axis + 1]
+        if not before and not after:
+            continue
+        size = x.shape[axis]
+        if not isinstance(size, (int, np.integer)):
+            raise Refused(f"it pads an axis whose size varies in mode {mode!r}", "fix the size")
+        style: Any = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}[mode]
+        places = np.pad(np.arange(int(size), dtype=np.int32), (before, after), mode=style)
+        x = mb.gather(x=x, indices=places, axis=axis)
+    return x
 
 
 def _cut(x: Var, begins: list[int], ends: list[int]) -> Var:
@@ -319,7 +342,7 @@ def _blocks(node: Node) -> Verdict:
     return supported()
 
 
-@lowers("DepthToSpace", since=(1, 11, 13), when=_blocks)
+@lowers("DepthToSpace", since=(1, 11, 13, 28), when=_blocks)
 def depth_to_space(op: OpContext) -> Var:
     """Moves blocks of channels into the plane: DCR as MIL's depth_to_space, CRD as pixel_shuffle."""
     x, block = op.input(), op.integer("blocksize")
@@ -328,7 +351,9 @@ def depth_to_space(op: OpContext) -> Var:
     return mb.depth_to_space(x=x, block_size=block)
 
 
-@lowers("SpaceToDepth", since=(1, 13), when=_blocks)
+@lowers("SpaceToDepth", since=(1, 13, 28), when=_blocks)
 def space_to_depth(op: OpContext) -> Var:
-    """Moves blocks of the plane into channels."""
+    """Moves blocks of the plane into channels: DCR as MIL's space_to_depth, CRD as pixel_unshuffle."""
+    if op.text("mode", "DCR") == "CRD":
+        return mb.pixel_unshuffle(x=op.input(), downscale_factor=np.uint32(op.integer("blocksize")))
     return mb.space_to_depth(x=op.input(), block_size=op.integer("blocksize"))

@@ -81,3 +81,39 @@ def crop(x: Array, crop_height: Any, crop_width: Any) -> Any:
     """Cuts [before, after] of height and width."""
     (top, bottom), (left, right) = (int(v) for v in crop_height), (int(v) for v in crop_width)
     return x[..., top : x.shape[-2] - bottom, left : x.shape[-1] - right]
+
+
+@evaluates("resample")
+def resample(
+    x: Array,
+    coordinates: Array,
+    sampling_mode: Any,
+    padding_mode: Any,
+    padding_value: Any,
+    coordinates_mode: Any,
+    align_corners: Any,
+) -> Any:
+    """Bilinear samples of x [B, C, H, W] at coordinates [B, H2, W2, (x, y)]; padded with a value or with the border."""
+    style, places = text(padding_mode), text(coordinates_mode)
+    if text(sampling_mode) != "bilinear" or style not in ("constant", "border"):
+        raise Undocumented(f"resample with {text(sampling_mode)} and {style}: how it rounds, or reflects")
+    sizes = (x.shape[3], x.shape[2])
+    points = []
+    for place, size in enumerate(sizes):
+        at = coordinates[..., place].astype(np.float64)
+        if places == "normalized_zero_to_one":
+            at = at * 2 - 1
+        if places != "unnormalized":
+            at = (at + 1) / 2 * (size - 1) if flag(align_corners) else ((at + 1) * size - 1) / 2
+        points.append(np.clip(at, 0, size - 1) if style == "border" else at)
+    low = [np.floor(at).astype(np.int64) for at in points]
+    made = np.zeros((*x.shape[:2], *coordinates.shape[1:3]), np.float64)
+    for right in (0, 1):
+        for down in (0, 1):
+            column, row = low[0] + right, low[1] + down
+            share = np.abs(1 - right - (points[0] - low[0])) * np.abs(1 - down - (points[1] - low[1]))
+            inside = (column >= 0) & (column < sizes[0]) & (row >= 0) & (row < sizes[1])
+            rows, columns = np.clip(row, 0, sizes[1] - 1), np.clip(column, 0, sizes[0] - 1)
+            picked = np.stack([x[batch][:, rows[batch], columns[batch]] for batch in range(x.shape[0])])
+            made += np.where(inside[:, None], picked, float(padding_value)) * share[:, None]
+    return made

@@ -1,0 +1,253 @@
+"""Lowerings that are more than an operator of MIL, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+RANDOM = np.random.default_rng(0)
+X4 = RANDOM.normal(size=(2, 3, 5, 7)).astype(np.float32)
+X3 = RANDOM.normal(size=(2, 3, 6)).astype(np.float32)
+
+
+def text(inputs, outputs, constants, body, opset=20):
+    return f'<ir_version: 9, opset_import: ["" : {opset}]>\n g ({inputs}) => ({outputs}) <{constants}> {{ {body} }}'
+
+
+RESIZES = [
+    ("nearest", "half_pixel", "round_prefer_floor", (8, 10), ""),
+    ("nearest", "asymmetric", "ceil", (3, 9), ""),
+    ("nearest", "align_corners", "floor", (9, 4), ""),
+    ("linear", "half_pixel", "round_prefer_floor", (8, 5), ""),
+    ("linear", "asymmetric", "round_prefer_floor", (9, 5), ""),
+    ("linear", "align_corners", "round_prefer_floor", (9, 4), ""),
+    ("linear", "pytorch_half_pixel", "round_prefer_floor", (1, 9), ""),
+    ("cubic", "half_pixel", "round_prefer_floor", (9, 4), ""),
+    ("cubic", "align_corners", "round_prefer_floor", (9, 4), ", cubic_coeff_a=-0.5"),
+    ("cubic", "half_pixel", "round_prefer_floor", (9, 4), ", exclude_outside=1"),
+]
+
+
+@pytest.mark.parametrize(("mode", "coordinates", "rounding", "size", "more"), RESIZES)
+def test_resize_in_every_mode(agrees, mode, coordinates, rounding, size, more):
+    attributes = f'mode="{mode}", coordinate_transformation_mode="{coordinates}", nearest_mode="{rounding}"{more}'
+    h, w = size
+    agrees(
+        text("float[2,3,5,7] x", f"float[2,3,{h},{w}] y", f"int64[4] s = {{2,3,{h},{w}}}",
+             f"y = Resize <{attributes}> (x, , , s)"),
+        {"x": X4},
+    )  # fmt: skip
+
+
+def test_resize_of_another_axis_and_rank(agrees):
+    agrees(
+        text("float[2,3,6] x", "float[2,5,6] y", "int64[3] s = {2,5,6}", 'y = Resize <mode="linear"> (x, , , s)'),
+        {"x": X3},
+    )
+    agrees(
+        text("float[2,3,6] x", "float[2,3,9] y", "float[1] s = {1.5}",
+             'y = Resize <mode="linear", axes=[2]> (x, , s)'),
+        {"x": X3},
+    )  # fmt: skip
+
+
+def test_resize_in_core_mls_own_operators_where_they_fit(agrees):
+    operators = agrees(
+        text("float[2,3,5,7] x", "float[2,3,8,9] y", "int64[4] s = {2,3,8,9}", 'y = Resize <mode="linear"> (x, , , s)'),
+        {"x": X4},
+    )
+    assert "resize_bilinear" in operators
+
+
+def test_a_tie_that_rounding_decides_is_refused(build, save):
+    model = text("float[1,1,4,6] x", "float[1,1,4,4] y", "float[4] s = {1,1,1,0.7}", "y = Resize (x, , s)")
+    result, _ = build(save(model))
+    assert [f["code"] for f in result["findings"] if f["severity"] == "error"] in ([], ["DK526"])
+
+
+def recurrent_model(op, gates, attributes, *, state=True, steps=4, directions=1):
+    """A layer with H = 5 over [steps, 2, 3], all optional inputs given."""
+    shapes = {"w": (directions, gates * 5, 3), "r": (directions, gates * 5, 5), "b": (directions, 2 * gates * 5)}
+    fixed = [numpy_helper.from_array((RANDOM.normal(size=s) / 2).astype(np.float32), n) for n, s in shapes.items()]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [steps, 2, 3])]
+    names = ["x", "w", "r", "b", ""]
+    if state:
+        names += ["h", "c"] if op == "LSTM" else ["h"]
+        inputs += [helper.make_tensor_value_info(n, TensorProto.FLOAT, [directions, 2, 5]) for n in names[5:]]
+    outputs = ["y", "y_h", "y_c"] if op == "LSTM" else ["y", "y_h"]
+    return helper.make_model(
+        helper.make_graph(
+            [helper.make_node(op, names, outputs, name="layer", hidden_size=5, **attributes)],
+            "g",
+            inputs,
+            [
+                helper.make_tensor_value_info(
+                    n, TensorProto.FLOAT, [steps, directions, 2, 5] if n == "y" else [directions, 2, 5]
+                )
+                for n in outputs
+            ],
+            fixed,
+        ),
+        opset_imports=[helper.make_opsetid("", 20)],
+        ir_version=9,
+    )
+
+
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_recurrent_layers(agrees, op, gates, direction):
+    count = 2 if direction == "bidirectional" else 1
+    model = recurrent_model(op, gates, {"direction": direction}, directions=count)
+    feeds = {value.name: RANDOM.normal(size=[d.dim_value for d in value.type.tensor_type.shape.dim]).astype(np.float32)
+             for value in model.graph.input}  # fmt: skip
+    agrees(model, feeds)
+
+
+def test_gru_before_reset_and_other_activations(agrees):
+    feeds = {"x": RANDOM.normal(size=(4, 2, 3)).astype(np.float32)}
+    agrees(recurrent_model("GRU", 3, {"linear_before_reset": 1}, state=False), feeds)
+    agrees(recurrent_model("LSTM", 4, {"activations": ["Sigmoid", "Relu", "Tanh"]}, state=False), feeds)
+
+
+FLOATS = [
+    ("Asinh (x)", 1.0), ("Shrink <lambd=0.3, bias=0.1> (x)", 1.0), ("Hardmax <axis=1> (x)", 1.0),
+    ("LpNormalization <axis=1, p=1> (x)", 1.0), ("LpNormalization <p=2> (x)", 1.0), ("Trilu (x)", 1.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "factor"), FLOATS)
+def test_elementwise_and_along_an_axis(agrees, body, factor):
+    agrees(text("float[2,3,6] x", "float[2,3,6] y", "", f"y = {body}"), {"x": X3 * np.float32(factor)})
+
+
+def test_acosh_and_fmod(agrees):
+    agrees(text("float[2,3,6] x", "float[2,3,6] y", "", "y = Acosh (x)"), {"x": np.abs(X3) + 1})
+    agrees(text("float[2,3,6] x", "float[2,3,6] y", "float m = {-0.7}", "y = Mod <fmod=1> (x, m)"), {"x": X3})
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_the_last_of_equal_positions(agrees, op):
+    agrees(
+        text("float[2,3,6] x", "int64[2,6] y", "", f"y = {op} <axis=1, keepdims=0, select_last_index=1> (x)"),
+        {"x": np.round(X3)},
+    )
+
+
+def test_pooling_with_gaps_and_by_powers(agrees):
+    for body, shape in (
+        ("MaxPool <kernel_shape=[2,2], dilations=[2,3], pads=[1,0,1,1]> (x)", "2,3,5,5"),
+        ("AveragePool <kernel_shape=[2,2], dilations=[2,2], pads=[1,1,1,1]> (x)", "2,3,5,7"),
+        ("AveragePool <kernel_shape=[2,2], dilations=[2,2], pads=[1,1,1,1], count_include_pad=1> (x)", "2,3,5,7"),
+        ("LpPool <kernel_shape=[2,3], pads=[1,0,0,1]> (x)", "2,3,5,6"),
+        ("LpPool <kernel_shape=[2,3], p=1> (x)", "2,3,4,5"),
+    ):
+        agrees(text("float[2,3,5,7] x", f"float[{shape}] y", "", f"y = {body}", opset=22), {"x": X4})
+
+
+def test_writing_by_position(agrees):
+    agrees(
+        text("float[3,4] x, float[2,3] u", "float[3,4] y", "int64[2,3] i = {1,0,2,0,2,-2}",
+             "y = ScatterElements <axis=0> (x, i, u)"),
+        {"x": X3[0, :, :4], "u": X3[1, :2, :3]},
+    )  # fmt: skip
+    agrees(
+        text("float[3,4] x, float[2,4] u", "float[3,4] y", "int64[2,4] i = {1,0,2,0,1,0,2,-1}",
+             'y = ScatterElements <axis=1, reduction="add"> (x, i, u)', opset=18),
+        {"x": X3[0, :, :4], "u": X3[1, :2, :4]},
+    )  # fmt: skip
+    agrees(
+        text("float[3,4] x, float[2] u", "float[3,4] y", "int64[2,2] i = {0,1,-1,3}", "y = ScatterND (x, i, u)"),
+        {"x": X3[0, :, :4], "u": X3[1, 0, :2]},
+    )
+    agrees(
+        text("float[2,3,6] x", "float[2,2] y", "int64[2,2,2] i = {0,1,-1,5,2,2,1,0}",
+             "y = GatherND <batch_dims=1> (x, i)"),
+        {"x": X3},
+    )  # fmt: skip
+    agrees(text("float[2,3,6] x", "float[2,2,6] y", "bool[3] c = {1,0,1}", "y = Compress <axis=1> (x, c)"), {"x": X3})
+
+
+def test_a_position_that_is_written_twice_is_refused(build, save):
+    model = text("float[3,4] x, float[2] u", "float[3,4] y", "int64[2,2] i = {0,1,0,1}", "y = ScatterND (x, i, u)")
+    result, _ = build(save(model))
+    assert [(f["code"], f["op"]) for f in result["findings"] if f["severity"] == "error"] == [("DK526", "ScatterND")]
+
+
+def test_one_hot_counts_negative_positions_and_leaves_out_others(agrees):
+    agrees(
+        text("int64[2,3] i", "float[2,4,3] y", "int64 d = {4}, float[2] v = {-1, 2}",
+             "y = OneHot <axis=1> (i, d, v)"),
+        {"i": np.array([[0, 3, -1], [-4, 7, 2]])},
+    )  # fmt: skip
+
+
+def test_not_a_number_and_infinity(agrees):
+    x = np.array([[0.0, np.nan, np.inf, -np.inf]], np.float32)
+    agrees(text("float[1,4] x", "bool[1,4] y", "", "y = IsNaN (x)"), {"x": x})
+    agrees(text("float[1,4] x", "bool[1,4] y", "", "y = IsInf <detect_negative=0> (x)"), {"x": x})
+
+
+def test_padding_of_integers_and_by_wrapping(agrees):
+    x = np.arange(24).reshape(2, 3, 4)
+    agrees(
+        text("int64[2,3,4] x", "int64[2,5,7] y", "int64[6] p = {0,1,2,0,1,1}", 'y = Pad <mode="reflect"> (x, p)'),
+        {"x": x},
+    )
+    agrees(
+        text(
+            "float[2,3,6] x", "float[4,5,8] y", "int64[6] p = {1,1,1,1,1,1}", 'y = Pad <mode="wrap"> (x, p)', opset=19
+        ),
+        {"x": X3},
+    )
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+@pytest.mark.parametrize("corners", [0, 1])
+def test_samples_of_an_image(agrees, padding, corners):
+    grid = RANDOM.uniform(-1.3, 1.3, (2, 4, 6, 2)).astype(np.float32)
+    agrees(
+        text("float[2,3,5,7] x, float[2,4,6,2] g", "float[2,3,4,6] y", "",
+             f'y = GridSample <padding_mode="{padding}", align_corners={corners}> (x, g)'),
+        {"x": X4, "g": grid},
+    )  # fmt: skip
+
+
+def test_branches_and_scans(agrees):
+    agrees(
+        text("float[2,3] x, bool c", "float[2,3] y", "",
+             "y = If (c) <then_branch = t () => (float[2,3] a) { a = Relu (x) }, "
+             "else_branch = e () => (float[2,3] b) { b = Neg (x) }>").replace("bool c", "bool[1] c"),
+        {"x": X3[0, :2, :3], "c": np.array([True])},
+    )  # fmt: skip
+    agrees(
+        text("float[4,3] x", "float[3] s, float[4,3] y", "float[3] z = {0,0,0}",
+             "s, y = Scan <num_scan_inputs=1, body = b (float[3] a, float[3] v) => (float[3] n, float[3] o) "
+             "{ n = Add (a, v)\n o = Mul (n, v) }> (z, x)"),
+        {"x": X3.reshape(-1)[:12].reshape(4, 3)},
+    )  # fmt: skip
+
+
+def test_operators_by_their_function_bodies(agrees):
+    q, k = (RANDOM.normal(size=(2, 3, n, 8)).astype(np.float32) for n in (4, 6))
+    model = text("float[2,3,4,8] q, float[2,3,6,8] k, float[2,3,6,8] v", "float[2,3,4,8] y", "",
+                 "y = Attention <is_causal=1> (q, k, v)", opset=23)  # fmt: skip
+    agrees(
+        onnx.parser.parse_model(model.replace("ir_version: 9", "ir_version: 11")), {"q": q, "k": k, "v": k[::-1].copy()}
+    )
+    agrees(
+        text("float[2,3,5,7] x", "float[2,3,5,7] y", "", "y = MeanVarianceNormalization <axes=[2,3]> (x)"), {"x": X4}
+    )
+    agrees(
+        text("float[4,5] x, int64[4] t", "float l", "float[5] w = {1,2,0.5,1,3}",
+             "l = SoftmaxCrossEntropyLoss <ignore_index=2> (x, t, w)"),
+        {"x": X4.reshape(-1)[:20].reshape(4, 5), "t": np.array([0, 2, 4, 1])},
+    )  # fmt: skip
+
+
+def test_an_operator_inside_a_body_is_named_when_it_is_refused(build, save):
+    model = text("float[2,3,5,7] x, int64[3] s", "float[2,3,5,7] y", "", "y = CenterCropPad (x, s)")
+    result, _ = build(save(model.replace("int64[3] s", "int64[4] s")))
+    (finding,) = [f for f in result["findings"] if f["severity"] == "error"]
+    assert finding["op"] == "CenterCropPad"
