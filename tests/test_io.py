@@ -306,3 +306,14 @@ def test_a_full_disk_in_a_worker_names_the_output(tmp_path):
     ):
         raise io.disk_full("the output")
     assert caught.value.file == str(tmp_path / "m.onnx")
+
+
+def test_force_does_not_put_a_file_in_the_place_of_a_folder(tmp_path):
+    (tmp_path / "m.xml").mkdir()
+    (tmp_path / "m.xml" / "thesis").write_text("years of work")
+    with (
+        pytest.raises(OutputError, match="a folder is in the place"),
+        io.staged(tmp_path / "m.xml", force=True) as path,
+    ):
+        path.write_text("new")
+    assert (tmp_path / "m.xml" / "thesis").read_text() == "years of work"

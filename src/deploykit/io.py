@@ -208,6 +208,15 @@ def publish(folder: Path, final: Path, *, force: bool = True) -> None:
             # A manifest without its artifact claims nothing: it may go.
             if os.path.lexists(final.parent / name) and name != f"{final.name}{_MANIFEST}":
                 raise _exists_already(final.parent / name)
+    for name in names:
+        there = final.parent / name
+        if there.is_dir() and not there.is_symlink() and not (folder / name).is_dir():
+            raise OutputError(
+                f"a folder is in the place of the output: {there}",
+                code="DK120",
+                file=there,
+                hint="--force replaces files; remove the folder yourself, or choose another name",
+            )
     backup, undone = folder / ".replaced", folder / ".undone"
     backup.mkdir()
     undone.mkdir()
