@@ -63,7 +63,7 @@ def shell(tmp_path: Path):
         port = free.getsockname()[1]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # So wide that the shown columns do not depend on how many digits a measurement has.
-    variables = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "108", "OMP_NUM_THREADS": "1"}
+    variables = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "104", "OMP_NUM_THREADS": "1"}
     started: list[subprocess.Popen[str]] = []
 
     def run(line: str) -> str:
