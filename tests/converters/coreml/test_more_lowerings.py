@@ -251,3 +251,76 @@ def test_an_operator_inside_a_body_is_named_when_it_is_refused(build, save):
     result, _ = build(save(model.replace("int64[3] s", "int64[4] s")))
     (finding,) = [f for f in result["findings"] if f["severity"] == "error"]
     assert finding["op"] == "CenterCropPad"
+
+
+EQUATIONS = [
+    "bij,bjk->bik",
+    "bhqd,bhkd->bhqk",
+    "ij,jk,kl->il",
+    "bij,bij->b",
+    "ij->ji",
+    "bij,ik->bkj",
+    "i,j->ij",
+    "ij,kj",
+]
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_einsum(agrees, equation):
+    sizes = dict(zip("bhijklqd", (2, 3, 4, 5, 6, 3, 4, 5), strict=True))
+    terms, _, result = equation.partition("->")
+    result = result or "ik"
+    names = [f"x{n}" for n in range(len(terms.split(",")))]
+    shapes = [[sizes[c] for c in term] for term in terms.split(",")]
+    inputs = ", ".join(f"float[{','.join(map(str, s))}] {n}" for n, s in zip(names, shapes, strict=True))
+    agrees(
+        text(inputs, f"float[{','.join(str(sizes[c]) for c in result)}] y", "",
+             f'y = Einsum <equation="{equation}"> ({", ".join(names)})'),
+        {n: RANDOM.normal(size=s).astype(np.float32) for n, s in zip(names, shapes, strict=True)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("centred", [0, 1])
+def test_suppression_of_boxes(agrees, centred):
+    count = 40
+    boxes = RANDOM.uniform(0, 1, (2, count, 4)).astype(np.float32)
+    scores = np.round(RANDOM.uniform(0, 1, (2, 3, count)), 2).astype(np.float32)  # some are equal
+    operators = agrees(
+        text(f"float[2,{count},4] b, float[2,3,{count}] s", "int64[n,3] y",
+             "int64 m = {7}, float i = {0.3}, float t = {0.2}",
+             f"y = NonMaxSuppression <center_point_box={centred}> (b, s, m, i, t)"),
+        {"b": boxes, "s": scores},
+    )  # fmt: skip
+    assert "while_loop" in operators
+
+
+def test_positions_that_are_not_zero(agrees):
+    agrees(text("float[2,3,6] x", "int64[3,n] y", "", "y = NonZero (x)"), {"x": np.round(X3)})
+
+
+FUSED = [
+    ("Gelu (x)", "", 5), ("BiasGelu (x, b)", "", 5), ("FastGelu (x, b)", "", 5), ("FastGelu (x)", "", 5),
+    ("QuickGelu (x)", "", 5), ("FusedMatMul <transB=1, alpha=0.5> (x, z)", "", 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "_", "columns"), FUSED)
+def test_fused_operators_of_onnxruntime(agrees, body, _, columns):
+    b = X4[0, 0, :, 0].copy()
+    values = ",".join(f"{value:.6f}" for value in b)
+    model = f"""<ir_version: 9, opset_import: ["" : 20, "com.microsoft" : 1]>
+    g (float[2,3,5] x, float[2,3,5] z) => (float[2,3,{columns}] y) <float[5] b = {{{values}}}>
+    {{ y = com.microsoft.{body}\n u = Add (z, z) }}"""
+    feeds = {"x": X3[:, :, :5].copy(), "z": X4[:, :, 0, :5].copy()}
+    agrees(model, feeds)
+
+
+@pytest.mark.parametrize(
+    ("op", "more"), [("SkipLayerNormalization", "g, b, b"), ("SkipSimplifiedLayerNormalization", "g, b")]
+)
+def test_fused_normalizations_of_onnxruntime(agrees, op, more):
+    model = f"""<ir_version: 9, opset_import: ["" : 20, "com.microsoft" : 1]>
+    g (float[2,3,5] x, float[2,3,5] z) => (float[2,3,5] y, float[2,3,5] s)
+    <float[5] g = {{1,2,0.5,-1,1}}, float[5] b = {{0.1,0.2,-0.1,0,0.3}}>
+    {{ y, "", "", s = com.microsoft.{op} <epsilon = 0.01> (x, z, {more}) }}"""
+    agrees(model, {"x": X3[:, :, :5].copy(), "z": X4[:, :, 0, :5].copy()})

@@ -5,8 +5,10 @@ from __future__ import annotations
 from deploykit.converters.coreml.lowering import (
     activation,
     body,
+    contrib,
     control,
     conv,
+    einsum,
     elementwise,
     grid,
     indexing,
@@ -20,6 +22,7 @@ from deploykit.converters.coreml.lowering import (
     scatter,
     sequence,
     shape,
+    suppression,
 )
 from deploykit.converters.coreml.lowering.context import REGISTRY
 
@@ -27,8 +30,10 @@ __all__ = [
     "REGISTRY",
     "activation",
     "body",
+    "contrib",
     "control",
     "conv",
+    "einsum",
     "elementwise",
     "grid",
     "indexing",
@@ -42,4 +47,5 @@ __all__ = [
     "scatter",
     "sequence",
     "shape",
+    "suppression",
 ]
