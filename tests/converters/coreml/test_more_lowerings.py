@@ -324,3 +324,20 @@ def test_fused_normalizations_of_onnxruntime(agrees, op, more):
     <float[5] g = {{1,2,0.5,-1,1}}, float[5] b = {{0.1,0.2,-0.1,0,0.3}}>
     {{ y, "", "", s = com.microsoft.{op} <epsilon = 0.01> (x, z, {more}) }}"""
     agrees(model, {"x": X3[:, :, :5].copy(), "z": X4[:, :, 0, :5].copy()})
+
+
+def test_loops(agrees):
+    agrees(
+        text("float[3] x", "float[3] y, float[4,3] z", "int64 n = {4}, bool t = {1}",
+             "y, z = Loop (n, t, x) <body = b (int64 i, bool c, float[3] v) => (bool d, float[3] w, float[3] o) "
+             "{ d = Identity (c)\n k = Cast <to=1> (i)\n w = Add (v, k)\n o = Mul (w, v) }>"),
+        {"x": X3[0, 0, :3].copy()},
+    )  # fmt: skip
+    operators = agrees(
+        text("float[3] x, int64[1] m", "float[3] y", "int64[1] z = {0}, bool t = {1}, float five = {5}",
+             "n = ReduceMax <keepdims=0> (m)\n"
+             "y = Loop (n, t, x) <body = b (int64 i, bool c, float[3] v) => (bool d, float[3] w) "
+             "{ w = Add (v, v)\n s = ReduceMax <keepdims=0> (w)\n d = Less (s, five) }>"),
+        {"x": np.abs(X3[0, 0, :3]) / 10, "m": np.array([9])},
+    )  # fmt: skip
+    assert "while_loop" in operators

@@ -10,6 +10,7 @@ from coremltools.converters.mil.mil import Var
 
 from deploykit.converters.coreml.lowering.body import lower_graph
 from deploykit.converters.coreml.lowering.context import OpContext, Refused, lowers, positive_axis
+from deploykit.graph.signature import constant_of
 from deploykit.opsupport.verdict import Verdict, supported, unsupported
 
 if TYPE_CHECKING:
@@ -88,6 +89,89 @@ def scan(op: OpContext) -> tuple[Var, ...]:
     ways = op.ints("scan_output_directions", [0] * len(results))
     stacked = [mb.stack(values=parts[::-1] if way else parts, axis=0) for parts, way in zip(results, ways, strict=True)]
     return (*state, *stacked)
+
+
+@lowers("Loop", since=(1, 11, 13, 16, 19, 21, 23, 24, 25), when=_tensors_only)
+def loop(op: OpContext) -> tuple[Var, ...]:
+    """Written out turn by turn where the number of turns is fixed, otherwise a loop of the program.
+
+    A loop of the program collects nothing: outputs that grow with its turns are refused.
+    """
+    body = op.raw.attributes["body"].as_graph()
+    state = [op.input(position) for position in range(2, op.input_count)]
+    limit = op.constant(0)
+    collects = len(body.outputs) - 1 - len(state)
+    if limit is not None and _never_stops(op, body):
+        turns = int(limit.reshape(-1)[0])
+        if 0 < turns <= _TURNS:
+            return _unrolled(op, body, state, turns)
+    if collects:
+        raise Refused("how often it runs is not fixed, and it collects a result from each turn", "fix its turns")
+    return _running(op, body, state)
+
+
+def _never_stops(op: OpContext, body: ir.Graph) -> bool:
+    """Whether the condition is true at the start and stays so: none, a constant, or handed on."""
+    if op.has(1):
+        start = op.constant(1)
+        if start is None or not bool(start.reshape(-1)[0]):
+            return False
+    going: ir.Value | None = body.outputs[0]
+    while going is not None and going.producer() is not None:
+        node = going.producer()
+        known = constant_of(going)
+        if known is not None:
+            return bool(known.numpy().reshape(-1)[0])
+        if node is None or node.op_type != "Identity":
+            return False
+        going = node.inputs[0]
+    return going is body.inputs[1] or (going is not None and bool((_fixed(going) or [False])[0]))
+
+
+def _fixed(value: ir.Value) -> list[bool] | None:
+    known = constant_of(value)
+    return None if known is None else [bool(item) for item in known.numpy().reshape(-1)]
+
+
+def _unrolled(op: OpContext, body: ir.Graph, state: list[Var], turns: int) -> tuple[Var, ...]:
+    results: list[list[Var]] = [[] for _ in range(len(body.outputs) - 1 - len(state))]
+    going = mb.const(val=np.bool_(True))
+    for turn in range(turns):
+        environment = op.environment.inner()
+        for value, variable in zip(body.inputs, [mb.const(val=np.int32(turn)), going, *state], strict=True):
+            environment.bind(value, variable)
+        lower_graph(body, op, environment, op.opset)
+        made = [environment.variable(value) for value in body.outputs[1:]]
+        state = made[: len(state)]
+        for place, variable in enumerate(made[len(state) :]):
+            results[place].append(variable)
+    return (*state, *(mb.stack(values=parts, axis=0) for parts in results))
+
+
+def _running(op: OpContext, body: ir.Graph, state: list[Var]) -> tuple[Var, ...]:
+    most: Any = np.int32(np.iinfo(np.int32).max)
+    if op.has(0):
+        most = op.input(0)
+        most = mb.squeeze(x=most) if most.rank else most
+    going: Any = np.bool_(True)
+    if op.has(1):
+        going = op.input(1)
+        going = mb.squeeze(x=going) if going.rank else going
+
+    def test(turn: Var, going: Var, *_: Var) -> Var:
+        return mb.logical_and(x=going, y=mb.less(x=turn, y=most))
+
+    def turn_of(turn: Var, going: Var, *values: Var) -> tuple[Var, ...]:
+        environment = op.environment.inner()
+        for value, variable in zip(body.inputs, [turn, going, *values], strict=True):
+            environment.bind(value, variable)
+        lower_graph(body, op, environment, op.opset)
+        made = [environment.variable(value) for value in body.outputs]
+        again = mb.squeeze(x=made[0]) if made[0].rank else mb.identity(x=made[0])
+        return (mb.add(x=turn, y=np.int32(1)), again, *(mb.identity(x=variable) for variable in made[1:]))
+
+    made = mb.while_loop(_cond=test, _body=turn_of, loop_vars=(np.int32(0), going, *state))
+    return tuple(made[2:])
 
 
 def element(x: Var, place: int) -> Var:
