@@ -223,3 +223,15 @@ def test_options_describe_the_result_and_nothing_of_this_machine():
 
 def test_bounds_may_be_texts_or_numbers():
     assert bounds_of(["a=1..4", "b=2.."]) == bounds_of({"a": [1, 4], "b": (2, None)})
+
+
+def test_a_bound_for_a_dimension_that_is_not_there_is_refused(tmp_path):
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[batch, 2] x) => (float[batch, 2] y) { y = Relu(x) }'
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(UsageError) as caught:
+        deploykit.convert(tmp_path / "m.onnx", to="onnxruntime", output=tmp_path / "out.onnx", dims=["bacht=1..4"])
+    assert caught.value.code == "DK534"
+    assert "batch" in caught.value.hint
+    assert not (tmp_path / "out.onnx").exists()

@@ -65,6 +65,7 @@ def test_inputs_give_the_contract_of_state_and_images(write):
         ("precision: int8", "precision: int7", "DK810", ":5:6", ["int7", "int8"]),
         ("dims: {batch: 1..64}", "dims: {batch: 64..1}", "DK810", ":3", ["batch"]),
         ("source: model.onnx", "source: 3", "DK810", ":1:1", ["source", "string"]),
+        ("calib: calib.npz", "calib: model.onnx", "DK813", ":5:23", ["model.onnx", ".npz"]),
         ("source: model.onnx\n", "", "DK810", ":1:1", ["source", "missing"]),
         ("source: model.onnx", "source: gone.onnx", "DK813", ":1:1", ["gone.onnx"]),
         ("calib: calib.npz", "calib: 'no there.npz'", "DK813", ":5:", ["no there.npz"]),

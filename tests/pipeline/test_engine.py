@@ -169,8 +169,7 @@ def test_a_bug_in_one_step_is_told_and_stops_nothing_else(project, monkeypatch):
 def test_an_accuracy_drop_beyond_the_limit_fails(project):
     path = edit(project, "metric: top1", "metric: worse.py:score, max_drop: 1")
     (project / "worse.py").write_text(
-        "def score(outputs, label):\n"
-        "    return 100.0 if outputs['y'].dtype == 'float32' else 0.0\n",
+        "def score(outputs, label):\n    return 100.0 if outputs['y'].dtype == 'float32' else 0.0\n",
         encoding="utf-8",
     )
     report = deploykit.run(path, precision=["fp32", "fp16"])

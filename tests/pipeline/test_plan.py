@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from deploykit.errors import VendorError
 from deploykit.pipeline.config import Config
 from deploykit.pipeline.plan import make_plan, model_name
 
@@ -85,6 +86,22 @@ def test_the_same_data_under_another_name_changes_nothing(folder):
     after = make_plan(config(quantize=[{"precision": "int8", "calib": "other.npz"}, {"precision": "fp16"}]), folder)
     keys = {step.key: step.identity for step in after}
     assert all(keys[step.key] == step.identity for step in before if step.stage == "quantize")
+
+
+def test_data_from_a_users_code_is_digested_apart(folder, capfd):
+    (folder / "noisy.py").write_text(
+        "import sys\n"
+        "import numpy as np\n"
+        "def feeds():\n"
+        "    print('a word'), sys.stdout.flush()\n"
+        "    yield {'x': np.zeros((1, 3), np.float32), 'y': 0}\n",
+        encoding="utf-8",
+    )
+    (folder / "deadly.py").write_text("import os\ndef feeds():\n    os.kill(os.getpid(), 9)\n", encoding="utf-8")
+    assert make_plan(config(evaluate={"data": "noisy.py:feeds"}), folder)
+    assert capfd.readouterr().out == ""
+    with pytest.raises(VendorError, match="SIGKILL"):
+        make_plan(config(evaluate={"data": "deadly.py:feeds"}), folder)
 
 
 def test_a_changed_source_file_changes_the_export(folder):

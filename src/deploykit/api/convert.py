@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from deploykit import graph, io, lazy
 from deploykit.artifact import Artifact, TensorSpec
 from deploykit.converters.profiles import Profile, parse_profiles
 from deploykit.data.specs import parse_dim
-from deploykit.errors import UnavailableError
+from deploykit.errors import UnavailableError, UsageError
 from deploykit.isolation import run_isolated, workers
 from deploykit.progress import OnProgress, Progress, silent
 from deploykit.report import Finding, Report, failure, note, warning
@@ -246,6 +247,7 @@ def convert(
         if model is None:
             return exported
         artifact = graph.describe(model)
+        _known_dims(artifact, bounds)
         floating = graph.describe(Path(reference)) if reference is not None else None
         stage = ConvertStage(
             target,
@@ -260,6 +262,20 @@ def convert(
         report = run_stage(stage, {"model": artifact}, final, force=force, on_progress=on_progress)
         report.findings[:0] = exported.findings
         return report
+
+
+def _known_dims(artifact: Artifact, bounds: Mapping[str, Any]) -> None:
+    """Refuses bounds of a dimension that the model does not have: never ignored. Raises UsageError (DK534)."""
+    symbols = {dim for spec in artifact.inputs for dim in spec.shape or () if isinstance(dim, str)}
+    for name in bounds:
+        if name not in symbols:
+            near = difflib.get_close_matches(name, symbols, n=1)
+            raise UsageError(
+                f"{artifact.path.name} has no dimension {name!r} to bound",
+                code="DK534",
+                context=[f"its dimensions: {', '.join(sorted(symbols)) or 'all fixed'}"],
+                hint=f"did you mean {near[0]!r}?" if near else "",
+            )
 
 
 def _node_finding(row: Mapping[str, Any], target: Target) -> Finding:

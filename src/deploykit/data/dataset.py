@@ -207,6 +207,9 @@ _FILES: dict[str, Callable[[Path, Wanted], Source]] = {
 }
 
 
+READABLE = tuple(_FILES)  # suffixes of data files
+
+
 def _file(path: Path, wanted: Wanted) -> Source:
     from deploykit.io import existing_file
 

@@ -14,6 +14,16 @@ from deploykit.data.dataset import CALLABLE, RANDOM
 from deploykit.errors import InvalidFileError
 
 
+def is_callable(source: str | None, base: Path) -> bool:
+    """Whether a DATA argument names a user's code, which `digest_of` would run: that belongs in a worker."""
+    return bool(source) and CALLABLE.fullmatch(source or "") is not None and not (base / (source or "")).exists()
+
+
+def digest_job(source: str, base: str) -> str:
+    """`digest_of`, for a worker."""
+    return digest_of(source, Path(base))
+
+
 def digest_of(source: str | None, base: Path, *, samples: int = 4096) -> str:
     """Hex SHA-256 of the content of a DATA argument; the same content elsewhere has the same digest.
 

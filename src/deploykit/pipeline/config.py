@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from deploykit import io
 from deploykit.data import specs
 from deploykit.data.contract import InputContract, PreprocessSpec
+from deploykit.data.dataset import READABLE
 from deploykit.errors import ConfigError, DeploykitError
 from deploykit.pipeline.located_yaml import LocatedYaml
 from deploykit.target import check_options, parse_target
@@ -339,6 +340,17 @@ def _check_files(config: Config, located: LocatedYaml) -> None:
                 context=[f"looked for {path}"],
                 hint="paths are relative to the folder of the configuration",
             )
+        if path is not None and path.is_file() and location[-1] in ("data", "calib") and _unread(path):
+            raise ConfigError(
+                f"{located.place(location)}: {text} is not a kind of data that is read",
+                code="DK813",
+                file=located.path,
+                hint=f"a folder, module.py:function, random, or a file ending in {', '.join(READABLE)}",
+            )
+
+
+def _unread(path: Path) -> bool:
+    return path.suffix.lower() not in (*READABLE, ".py")
 
 
 def named_file(text: str | None, folder: Path) -> Path | None:

@@ -77,7 +77,8 @@ def run(
     out = Path(output) if output is not None else folder / config.output
     if write_config is not None:
         io.check_output(Path(write_config), force=force)
-    steps = wanted(make_plan(config, folder), only)
+    with workers():  # the same data may be asked for several times
+        steps = wanted(make_plan(config, folder), only)
     if not dry_run:
         check_folder(out, force=force)
     report = Report(command="run")

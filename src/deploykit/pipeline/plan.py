@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
-from deploykit.data import digest_of
+from deploykit.data.digests import digest_of, is_callable
+from deploykit.isolation import run_isolated
 from deploykit.pipeline.config import Config, anchored, named_file
 from deploykit.target import parse_target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+DIGEST_JOB = "deploykit.data.digests:digest_job"
 STAGES = ("export", "simplify", "check", "quantize", "convert", "evaluate", "bench")
 # What a stage's result depends on besides its inputs; a target's own packages are added where one is involved.
 _TOOLS: dict[str, tuple[str, ...]] = {
@@ -98,6 +100,10 @@ class _Planner:
 
     def _data(self, source: str | None) -> tuple[str | None, str]:
         """The DATA argument from any working folder, and the digest that stands for it in the key."""
+        if source is not None and is_callable(source, self.folder):
+            # A user's code may print, hang or end its process.
+            arguments = {"source": source, "base": str(self.folder)}
+            return anchored(source, self.folder), str(run_isolated("data", DIGEST_JOB, arguments))
         return anchored(source, self.folder), digest_of(source, self.folder)
 
     def _export(self) -> Step:
