@@ -22,10 +22,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps silero-vad
 	touch $@
 
-$(DIGITS)/weights.safetensors: $(STAMP) $(DIGITS)/train.py $(DIGITS)/model.py
+$(DIGITS)/weights.safetensors: $(DIGITS)/train.py $(DIGITS)/model.py | $(STAMP)
 	$(BIN)/python $(DIGITS)/train.py
 
-demo: $(DIGITS)/weights.safetensors ## the main job, end to end: train, run the chain, serve the best artifact, call it
+demo: $(STAMP) $(DIGITS)/weights.safetensors ## the main job, end to end: train, run the chain, serve the best artifact, call it
 	$(BIN)/deploykit run $(DIGITS)/deploykit.yaml
 	$(BIN)/python $(DIGITS)/client.py
 
@@ -48,7 +48,7 @@ test-all: lint types ## the same with the long sweeps
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not serial'
 	$(BIN)/pytest -m serial
 
-bench: $(DIGITS)/weights.safetensors ## the measurements under benchmarks/, printed as ratios
+bench: $(STAMP) $(DIGITS)/weights.safetensors ## the measurements under benchmarks/, printed as ratios
 	$(BIN)/python benchmarks/run_overhead.py
 	$(BIN)/python benchmarks/start_up.py
 

@@ -108,9 +108,9 @@ def _gate_accuracy(report: Report, rows: Sequence[dict[str, Any]], max_drop: flo
 
 
 def _best(rows: Sequence[dict[str, Any]]) -> str | None:
-    """The fastest artifact that passed and was measured here."""
-    measured = [row for row in rows if row["status"] == "passed" and row["throughput_per_s"]]
-    return max(measured, key=lambda row: float(row["throughput_per_s"]))["artifact"] if measured else None
+    """The artifact with the lowest median latency that passed and was measured here: what the verdict goes by, too."""
+    measured = [row for row in rows if row["status"] == "passed" and row["p50_ms"]]
+    return min(measured, key=lambda row: float(row["p50_ms"]))["artifact"] if measured else None
 
 
 def write_reports(report: Report, out: Path) -> None:

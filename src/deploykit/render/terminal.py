@@ -124,7 +124,7 @@ def _columns_that_fit(section: Section, width: int) -> list[int]:
 
     shown = list(range(len(section.columns)))
     for name in section.droppable:
-        if sum(need(index) + _GAP for index in shown) - _GAP <= width:
+        if sum(need(index) + _GAP for index in shown) - 1 <= width:  # the last column keeps its padding
             break
         shown.remove(section.columns.index(name))
     return shown
