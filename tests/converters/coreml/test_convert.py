@@ -215,12 +215,19 @@ def test_an_integer_beyond_32_bits_is_refused_not_saturated(build, save):
     assert "32 bits" in next(f["message"] for f in result["findings"] if f["severity"] == "error")
 
 
-def test_a_missing_bound_and_a_scalar_input_are_refused(build, save):
+def test_a_missing_bound_is_refused(build, save):
     assert errors(build(save(NET))[0]) == [("DK520", "image")]
+
+
+def test_a_scalar_input_is_a_vector_of_one_and_the_report_says_so(build, save, evaluate):
     scalar = """
     <ir_version: 9, opset_import: ["" : 19]>
     s (float x) => (float y) { [a] y = Relu (x) }"""
-    assert errors(build(save(scalar))[0]) == [("DK529", "x")]
+    result, package = build(save(scalar))
+    assert errors(result) == []
+    assert [f["tensor"] for f in result["findings"] if "shape [1]" in f["message"]] == ["x"]
+    assert result["inputs"] == [{"name": "x", "dtype": "float32", "shape": [1]}]
+    assert evaluate(package, {"x": np.array([-2.0], np.float32)})["y"].tolist() == 0.0
 
 
 def test_bounds_with_one_size_make_it_fixed(build, save):

@@ -63,6 +63,7 @@ def test_names_become_valid_and_stay_apart():
     assert made["x.1"] == "x_1_1"
     assert made["1"] == "_1"
     assert len(set(made.values())) == len(made)
+    assert mil_names(["state", "fp16"]) == {"state": "_state", "fp16": "_fp16"}
 
 
 def test_the_worker_imports_neither_torch_nor_tensorflow():

@@ -341,3 +341,16 @@ def test_loops(agrees):
         {"x": np.abs(X3[0, 0, :3]) / 10, "m": np.array([9])},
     )  # fmt: skip
     assert "while_loop" in operators
+
+
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3)])
+def test_recurrent_layers_over_a_length_that_varies(agrees, op, gates):
+    attributes = {"direction": "bidirectional"}
+    if op == "LSTM":
+        attributes["activations"] = ["Sigmoid", "Relu", "Tanh"] * 2
+    model = recurrent_model(op, gates, attributes, directions=2, state=False)
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "steps"
+    for steps in (1, 5):
+        operators = agrees(model, {"x": RANDOM.normal(size=(steps, 2, 3)).astype(np.float32)}, dims={"steps": [1, 9]})
+        assert operators["while_loop"] == 2

@@ -111,7 +111,7 @@ def _write(
 
 def _shape(spec: TensorSpec, profile: Profile | None) -> tuple[Any, ...]:
     if profile is None:
-        return tuple(spec.shape or ())
+        return tuple(spec.shape or (1,))
     return tuple(
         low if low == high else ct.RangeDim(lower_bound=low, upper_bound=high, default=usual)
         for low, usual, high in zip(*profile, strict=True)
@@ -133,6 +133,16 @@ def _changes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], names:
                         hint="Core ML names hold letters, digits and underscores; rename the tensor in the model",
                     )
                 )
+            if _at_the_door(spec, kind) != spec.shape:
+                found.append(
+                    note(
+                        "DK529",
+                        f"{kind} {spec.name!r} has shape [1] in the package, a scalar in the model",
+                        target=NAME,
+                        tensor=spec.name,
+                        hint="feed it as a vector of one; Core ML has no scalar inputs",
+                    )
+                )
             made = door_type(spec.dtype)
             if made != spec.dtype:
                 found.append(
@@ -147,6 +157,11 @@ def _changes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], names:
     return found
 
 
+def _at_the_door(spec: TensorSpec, kind: str) -> tuple[int | str, ...] | None:
+    """The shape that a tensor of the model has in the package: scalar inputs are vectors of one."""
+    return (1,) if kind.startswith("input") and spec.shape == () else spec.shape
+
+
 def _mismatches(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
@@ -159,7 +174,11 @@ def _mismatches(
         made = {spec.name: spec for spec in interface_of(facts, kind)}
         for spec in specs:
             have = made.get(names[spec.name])
-            if have is None or have.dtype != door_type(spec.dtype) or not _same_shape(spec.shape, have.shape):
+            if (
+                have is None
+                or have.dtype != door_type(spec.dtype)
+                or not _same_shape(_at_the_door(spec, kind), have.shape)
+            ):
                 found.append(
                     failure(
                         "DK529",
@@ -187,12 +206,13 @@ def _product(
 ) -> dict[str, Any]:
     """The interface with the model's symbols, under the package's names and types; and what the package holds."""
 
-    def spec_of(spec: TensorSpec) -> dict[str, Any]:
-        return {"name": names[spec.name], "dtype": door_type(spec.dtype), "shape": list(spec.shape or ())}
+    def spec_of(spec: TensorSpec, kind: str) -> dict[str, Any]:
+        shape = list(_at_the_door(spec, kind) or ())
+        return {"name": names[spec.name], "dtype": door_type(spec.dtype), "shape": shape}
 
     return {
-        "inputs": [spec_of(spec) for spec in inputs],
-        "outputs": [spec_of(spec) for spec in outputs],
+        "inputs": [spec_of(spec, "input") for spec in inputs],
+        "outputs": [spec_of(spec, "output") for spec in outputs],
         "metrics": {
             "reloaded": True,
             **{key: facts[key] for key in ("specification_version", "operators", "weights", "precision")},

@@ -174,7 +174,9 @@ def build(
         environment = Environment()
         values = {value.name: value for value in model.graph.inputs}
         for spec in inputs:
-            environment.bind(values[spec.name], _enter(function.inputs[names[spec.name]], spec.dtype))
+            entered = _enter(function.inputs[names[spec.name]], spec.dtype)
+            scalar = spec.shape is not None and not spec.shape
+            environment.bind(values[spec.name], mb.squeeze(x=entered, axes=[0]) if scalar else entered)
         built.judged = [Judged(row.node, _lower(row, environment)) for row in judged]
         if built.refused:
             return built
@@ -191,7 +193,8 @@ def _placeholder(spec: TensorSpec, symbols: dict[str, Any]) -> Any:
         if isinstance(size, str) and size not in symbols:
             symbols[size] = get_new_symbol()
         shape.append(symbols[size] if isinstance(size, str) else size)
-    return mb.TensorSpec(shape=tuple(shape), dtype=_MIL_TYPES[_AT_THE_DOOR[spec.dtype]])
+    # Core ML has no inputs of rank 0.
+    return mb.TensorSpec(shape=tuple(shape) or (1,), dtype=_MIL_TYPES[_AT_THE_DOOR[spec.dtype]])
 
 
 def _enter(variable: Var, dtype: str) -> Var:

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_RESERVED = {"main", "any", "bool", "program", "func", "tensor", "list", "dict", "tuple", "true", "false", "string"}
+# "main" is the function; the others coremltools would rename (passes/defs/preprocess.py).
+_RESERVED = {
+    "main", "any", "bool", "program", "func", "tensor", "list", "dict", "tuple", "true", "false", "string", "bf16",
+    "fp16", "fp32", "fp64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "state",
+}  # fmt: skip
 
 
 def mil_names(names: Iterable[str]) -> dict[str, str]:

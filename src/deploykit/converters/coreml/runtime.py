@@ -38,10 +38,12 @@ class _PackageRuntime(Runtime):
         return tuple(dataclasses.replace(s, name=back.get(s.name, s.name)) for s in interface_of(facts, kind))
 
     def _typed(self, feeds: Feeds) -> dict[str, np.ndarray[Any, Any]]:
-        return {
-            self._names.get(spec.name, spec.name): np.asarray(feeds[spec.name]).astype(spec.dtype)
-            for spec in self.inputs
-        }
+        made = {}
+        for spec in self.inputs:
+            array = np.asarray(feeds[spec.name]).astype(spec.dtype)
+            # A scalar of the model is a vector of one in the package.
+            made[self._names.get(spec.name, spec.name)] = array.reshape(1) if not array.ndim else array
+        return made
 
     def _named(self, made: Mapping[str, Any]) -> Outputs:
         return {

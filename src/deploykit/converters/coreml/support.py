@@ -77,14 +77,14 @@ def interface_problems(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpe
                         hint="make it float32, float16 or int32 in the model",
                     )
                 )
-            if kind == "input" and spec.shape is not None and not 1 <= len(spec.shape) <= 5:
+            if kind == "input" and spec.shape is not None and len(spec.shape) > 5:
                 found.append(
                     failure(
                         "DK529",
-                        f"input {spec.name!r} has rank {len(spec.shape)}, and Core ML takes 1 to 5",
+                        f"input {spec.name!r} has rank {len(spec.shape)}, and Core ML takes at most 5",
                         target=NAME,
                         tensor=spec.name,
-                        hint="give it rank 1 to 5 in the model (a scalar as [1])",
+                        hint="merge dimensions in the model",
                     )
                 )
     return found

@@ -187,7 +187,7 @@ def element(x: Var, place: int) -> Var:
     )
 
 
-@lowers("ReverseSequence", since=10)
+@lowers("ReverseSequence", since=(10, 28))
 def reverse_sequence(op: OpContext) -> Var:
     """The first elements of each sequence backwards, as many as its length says."""
     x = op.input(0)

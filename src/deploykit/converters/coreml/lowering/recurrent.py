@@ -13,8 +13,9 @@ import numpy as np
 from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var
 
-from deploykit.converters.coreml.lowering.context import OpContext, Refused, like, lowers
+from deploykit.converters.coreml.lowering.context import OpContext, like, lowers, size_of
 from deploykit.converters.coreml.lowering.control import element
+from deploykit.converters.coreml.lowering.shape import as_shape
 from deploykit.opsupport.verdict import Verdict, supported, unsupported
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from deploykit.converters.coreml.lowering.node import Node
 
 Array = np.ndarray[Any, Any]
-_STEPS = 256  # longer sequences would be written out into a program nobody wants to load
+_STEPS = 32  # longer sequences become a loop: written out, nobody would want to load them
 _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _ACTIVATIONS: dict[str, Callable[[Var], Var]] = {
@@ -101,12 +102,7 @@ def _state(op: OpContext, x: Var, position: int, direction: int, size: int) -> V
     if op.has(position):
         given = op.input(position)
         return element(mb.transpose(x=given, perm=[1, 0, 2]) if op.flag("layout") else given, direction)
-    batch = x.shape[1]
-    kind = like(x, 0)
-    if isinstance(batch, (int, np.integer)):
-        return mb.const(val=np.zeros((int(batch), size), kind.dtype))
-    first = mb.reduce_sum(x=mb.mul(x=element(x, 0), y=kind), axes=[1], keep_dims=True)
-    return mb.mul(x=first, y=np.zeros((1, size), kind.dtype))
+    return mb.fill(shape=as_shape([size_of(x, 1), size]), value=like(x, 0))
 
 
 @lowers("LSTM", since=(7, 14, 22), when=_form)
@@ -119,10 +115,6 @@ def recurrent(op: OpContext) -> tuple[Var, ...]:
         x = mb.transpose(x=x, perm=[1, 0, 2])
     directions = _directions(op, x)
     run = _native_lstm if op.op == "LSTM" and _is_usual(directions) else _written_out
-    if run is _written_out:
-        steps = x.shape[0]
-        if not isinstance(steps, (int, np.integer)) or steps > _STEPS:
-            raise Refused(f"its {steps} steps vary or are more than {_STEPS}", "fix the length of the sequence")
     done = [run(op, x, direction) for direction in directions]
     outputs = [mb.stack(values=[every for every, *_ in done], axis=1)]
     outputs += [mb.stack(values=list(states), axis=0) for states in list(zip(*done, strict=True))[1:]]
@@ -157,33 +149,65 @@ def _native_lstm(op: OpContext, x: Var, d: Direction) -> tuple[Var, ...]:
 
 
 def _written_out(op: OpContext, x: Var, d: Direction) -> tuple[Var, ...]:
-    """Each step as operators; the products of the inputs once for all steps (spec: LSTM-22, GRU-22, RNN-22)."""
-    gates, size = _GATES[op.op], d.size
-    kept = d.bias[1].copy()
-    merged = d.bias[0].copy()
+    """Each step as operators; the products of the inputs once for all steps (spec: LSTM-22, GRU-22, RNN-22).
+
+    Few steps of a fixed number stand one after another, others are a loop of the program.
+    """
     late = op.op == "GRU" and op.flag("linear_before_reset")
+    merged, kept = d.bias[0].copy(), d.bias[1]
     if late:  # the hidden gate's recurrent bias stands inside the product with r
-        merged[: 2 * size] += kept[: 2 * size]
+        merged[: 2 * d.size] += kept[: 2 * d.size]
     else:
         merged += kept
     inputs = mb.linear(x=x, weight=d.w, bias=merged)
+    states = [d.h] if d.c is None else [d.h, d.c]
+    steps = x.shape[0]
+    if isinstance(steps, (int, np.integer)) and steps <= _STEPS:
+        every: list[Var] = []
+        turns = range(int(steps))
+        for turn in reversed(turns) if d.backward else turns:
+            states = _step(op, element(inputs, turn), states, d, late)
+            every.append(states[0])
+        return mb.stack(values=every[::-1] if d.backward else every, axis=0), *states
+    return _looped(op, inputs, states, d, late)
+
+
+def _looped(op: OpContext, inputs: Var, states: list[Var], d: Direction, late: bool) -> tuple[Var, ...]:
+    """A loop of the program over the steps; each writes its h into the sequence of all."""
+    steps = size_of(inputs, 0)
+    count = np.int32(steps) if isinstance(steps, int) else steps
+    # Zeros of the sequence's form [steps, batch, H], whatever of it varies.
+    first = mb.slice_by_index(
+        x=inputs, begin=[0, 0, 0], end=[0, 0, d.size], begin_mask=[True] * 3, end_mask=[True, True, False]
+    )
+    zeros = mb.fill(shape=mb.shape(x=first), value=like(first, 0))
+
+    def test(turn: Var, *_: Var) -> Var:
+        return mb.less(x=turn, y=count)
+
+    def body(turn: Var, every: Var, *now: Var) -> tuple[Var, ...]:
+        place = mb.sub(x=mb.sub(x=count, y=np.int32(1)), y=turn) if d.backward else mb.identity(x=turn)
+        parts = mb.gather(x=inputs, indices=place, axis=0)
+        after = _step(op, parts, list(now), d, late)
+        row = mb.expand_dims(x=after[0], axes=[0])
+        every = mb.scatter(data=every, indices=mb.expand_dims(x=place, axes=[0]), updates=row, axis=0, mode="update")
+        return mb.add(x=turn, y=np.int32(1)), every, *after
+
+    made = mb.while_loop(_cond=test, _body=body, loop_vars=(np.int32(0), zeros, *states))
+    return tuple(made[1:])
+
+
+def _step(op: OpContext, inputs: Var, states: list[Var], d: Direction, late: bool) -> list[Var]:
+    """h (and c) after one step, from the products of its inputs [batch, gates * H]."""
     acts = [_ACTIVATIONS[name] for name in d.activations]
-    h, c = d.h, d.c
-    steps: list[Var] = []
-    turns = range(int(x.shape[0]))
-    for turn in reversed(turns) if d.backward else turns:
-        parts = _split(element(inputs, turn), gates)
-        if op.op == "RNN":
-            h = acts[0](mb.add(x=parts[0], y=mb.linear(x=h, weight=d.r)))
-        elif op.op == "GRU":
-            h = _gru_step(parts, h, d, acts, kept[2 * size :] if late else None)
-        else:
-            i, o, f, z = (mb.add(x=a, y=b) for a, b in zip(parts, _split(mb.linear(x=h, weight=d.r), 4), strict=True))
-            c = mb.add(x=mb.mul(x=acts[0](f), y=c), y=mb.mul(x=acts[0](i), y=acts[1](z)))
-            h = mb.mul(x=acts[0](o), y=acts[2](c))
-        steps.append(h)
-    every = mb.stack(values=steps[::-1] if d.backward else steps, axis=0)
-    return (every, h, c) if op.op == "LSTM" else (every, h)
+    parts, h = _split(inputs, _GATES[op.op]), states[0]
+    if op.op == "RNN":
+        return [acts[0](mb.add(x=parts[0], y=mb.linear(x=h, weight=d.r)))]
+    if op.op == "GRU":
+        return [_gru_step(parts, h, d, acts, d.bias[1][2 * d.size :] if late else None)]
+    i, o, f, z = (mb.add(x=a, y=b) for a, b in zip(parts, _split(mb.linear(x=h, weight=d.r), 4), strict=True))
+    c = mb.add(x=mb.mul(x=acts[0](f), y=states[1]), y=mb.mul(x=acts[0](i), y=acts[1](z)))
+    return [mb.mul(x=acts[0](o), y=acts[2](c)), c]
 
 
 def _gru_step(parts: list[Var], h: Var, d: Direction, acts: list[Any], late_bias: Array | None) -> Var:
