@@ -7,6 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from deploykit.reference import Reference
+
 RANDOM = np.random.default_rng(0)
 X4 = RANDOM.normal(size=(2, 3, 5, 7)).astype(np.float32)
 X3 = RANDOM.normal(size=(2, 3, 6)).astype(np.float32)
@@ -354,3 +356,35 @@ def test_recurrent_layers_over_a_length_that_varies(agrees, op, gates):
     for steps in (1, 5):
         operators = agrees(model, {"x": RANDOM.normal(size=(steps, 2, 3)).astype(np.float32)}, dims={"steps": [1, 9]})
         assert operators["while_loop"] == 2
+
+
+HALF = [
+    "Hardmax <axis=1> (x)", "LpNormalization <axis=2> (x)", "Shrink <lambd=0.3, bias=0.1> (x)", "Trilu (x)",
+    'Resize <mode="cubic"> (x, , , s)', "LpPool <kernel_shape=[2,3]> (x)", "Mish (x)", "HardSwish (x)", "Celu (x)",
+    "AveragePool <kernel_shape=[2,2], dilations=[2,2]> (x)", 'Einsum <equation="abij,abkj->abik"> (x, x)',
+    "LogSoftmax <axis=1> (x)", "ReduceLogSumExp <keepdims=1> (x)",
+    "InstanceNormalization (x, g, g)", "LayerNormalization <axis=-3> (x, w)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", HALF)
+def test_half_precision(build, save, evaluate, body):
+    """The graph in float16 against the same in float32: what rounding may cost, and no type that MIL refuses."""
+    shapes = {"x": [2, 3, 5, 7], "g": [3], "w": [3, 5, 7]}
+    names = [name for name in shapes if f"({name}" in body or f", {name}" in body]
+    feeds = {name: RANDOM.normal(size=shapes[name]).astype(np.float16) for name in names}
+    results = []
+    for kind in ("float16", "float"):
+        inputs = ", ".join(f"{kind}[{','.join(map(str, shapes[name]))}] {name}" for name in names)
+        model = onnx.parser.parse_model(
+            text(inputs, f"{kind}[a,b,c,d] y", "int64[4] s = {2,3,9,5}", f"y = {body}", opset=22)
+        )
+        if kind == "float":
+            results.append(Reference(save(model)).predict({n: a.astype(np.float32) for n, a in feeds.items()})["y"])
+            continue
+        result, package = build(save(model))
+        assert [f["message"] for f in result["findings"] if f["severity"] == "error"] == []
+        results.append(evaluate(package, feeds)["y"])
+    half, full = results
+    assert half.dtype == np.float16
+    np.testing.assert_allclose(half.astype(np.float32), full, rtol=1e-2, atol=2e-3 * float(np.abs(full).max()))
