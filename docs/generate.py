@@ -5,7 +5,9 @@ python docs/generate.py --check  # fail when a file is out of date
 """
 
 import argparse
+import importlib.util
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -46,7 +48,94 @@ def schema() -> str:
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-FILES = {"errors.md": errors, "tolerances.md": tolerances, "deploykit.schema.json": schema}
+def coreml_ops() -> str | None:
+    if importlib.util.find_spec("coremltools") is None:  # Windows: it cannot be checked there
+        return None
+    logging.getLogger("coremltools").setLevel(logging.CRITICAL)  # it misses its Apple parts aloud
+    # It would load them where it finds them, for front-ends that are not used.
+    sys.modules.update(dict.fromkeys(("torch", "tensorflow", "sklearn", "xgboost")))
+    from deploykit.converters.coreml.lowering import REGISTRY
+
+    counts = json.loads((DOCS.parent / "benchmarks" / "coreml_conformance.json").read_text(encoding="utf-8"))
+    cases = counts["by_operator"]
+    operators = {(entry.domain, entry.op) for entry in REGISTRY}
+    lines = [
+        "# ONNX operators that are lowered to Core ML",
+        "",
+        f"{len(operators)} operators. `deploykit check MODEL --target coreml` asks the same registry, node by node.",
+        "",
+        f"Of {counts['cases']} single-operator cases of onnx {counts['onnx']}'s node tests, shape-like operands as",
+        f"initializers as real models have them, {counts['right']} are right, {counts['refused']} refused with a",
+        f"reason, {counts['wrong']} wrong. Each goes through a package on disk (iOS17) and is evaluated by deploykit's",
+        "interpreter: Apple's documented semantics, not Apple's kernels.",
+        "",
+        "| operator | revisions | right / cases | what it becomes |",
+        "|---|---|---|---|",
+    ]
+    for entry in REGISTRY:
+        function = getattr(entry.function, "func", entry.function)
+        text = (function.__doc__ or "MIL's own operator.").split("\n")[0].replace("|", "\\|")
+        right, total = cases.get(entry.op, (None, None))
+        tested = "" if total is None else f"{right} / {total}"
+        name = f"{entry.domain}.{entry.op}" if entry.domain else entry.op
+        lines.append(f"| {name} | {', '.join(map(str, entry.since))} | {tested} | {text} |")
+    refused = {op: row for op, row in cases.items() if ("", op) not in operators}
+    listed = ", ".join(f"{op} ({total})" for op, (_, total) in refused.items())
+    return "\n".join([*lines, "", f"Without a lowering, by cases: {listed}.", ""])
+
+
+COREML = """\
+# Core ML
+
+`deploykit convert MODEL --to coreml -o OUT.mlpackage` lowers ONNX to an ML Program with our own front-end
+([operators](coreml-ops.md)), on Linux and macOS. `--dim NAME=1..8` bounds a size that varies;
+`--option minimum_deployment_target=iOS16` (or 17, 18) names the oldest system. A node that cannot be expressed is
+refused by name before anything is written; nothing is guessed.
+
+## What is verified without a Mac
+
+The package is loaded again from disk and evaluated operator by operator, by what Apple documents (the definitions in
+coremltools), not by Apple's kernels: reports say `simulated`. Every declared shape and type is asserted; an fp16
+program is rounded to fp16 after each operator. `convert` compares with the ONNX this way, `validate` and the accuracy
+column of `run` use it, and `bench` and `serve` refuse it: a simulation has no latency. An operator that the
+interpreter lacks, or whose result Apple leaves open, is named, and the package counts as not executed. On a Mac all
+of them use Core ML itself.
+
+## What changes at the interface
+
+int64, int16, int8 and uint8 become int32, bool becomes float32, a scalar input a vector of one, and a name that Core
+ML cannot have (`input.ids`, `state`) one that it can. Each is a finding of the conversion. deploykit's own commands
+take the model's names for packages that it has made.
+
+## Published models
+
+In fp32, against onnxruntime without graph optimisation, random inputs; simulated. Written by
+`benchmarks/coreml_models.py`.
+
+| model | MIL operators | largest reference value | largest difference |
+|---|---|---|---|
+"""
+
+
+def coreml() -> str:
+    rows = json.loads((DOCS.parent / "benchmarks" / "coreml_models.json").read_text(encoding="utf-8"))
+    lines = [
+        f"| {name} | {row['operators']} | {row['max_reference']:g} | {row['max_difference']:g} |"
+        for name, row in rows.items()
+        if "refused" not in row
+    ]
+    lines += ["", "Refused:", ""]
+    lines += [f"- {name}: {'; '.join(row['refused'])}" for name, row in rows.items() if "refused" in row]
+    return COREML + "\n".join(lines) + "\n"
+
+
+FILES = {
+    "coreml.md": coreml,
+    "errors.md": errors,
+    "tolerances.md": tolerances,
+    "deploykit.schema.json": schema,
+    "coreml-ops.md": coreml_ops,
+}
 
 
 def main() -> int:
@@ -56,7 +145,7 @@ def main() -> int:
     stale = []
     for name, make in FILES.items():
         path, text = DOCS / name, make()
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
+        if text is not None and (not path.exists() or path.read_text(encoding="utf-8") != text):
             stale.append(name)
             if not check:
                 path.write_text(text, encoding="utf-8")

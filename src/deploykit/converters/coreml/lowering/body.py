@@ -43,7 +43,10 @@ def _ranked(node: Node) -> Verdict:
 @lowers("MeanVarianceNormalization", since=(9, 13), when=_ranked)
 @lowers("SwiGLU", since=28, when=_ranked)
 def by_body(op: OpContext) -> tuple[Var | None, ...]:
-    """The operator as the onnx package's own function body defines it; None for outputs that the node leaves out."""
+    """As the onnx package's own function body defines it.
+
+    None for outputs that the node leaves out.
+    """
     model, values = _body_model(op)
     environment = Environment()
     for value in model.graph.inputs:
