@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("coremltools")
-SAMPLE = 8  # every eighth case
+SAMPLE = 12  # every twelfth case
 
 
 @pytest.fixture(scope="module")
