@@ -70,5 +70,9 @@ def _summary(report: Report) -> str:
     if not rows:
         return ""
     passed = sum(row.get("status") == "passed" for row in rows)
-    ran = sum(row.get("execution") == "real" for row in rows)
-    return f"{passed} of {len(rows)} artifacts passed; {ran} were run on their real engine on this machine."
+    made = [row.get("execution") for row in rows if row.get("artifact")]
+    ran, simulated, built = (made.count(kind) for kind in ("real", "simulated", "none"))
+    return (
+        f"{passed} of {len(rows)} artifacts passed; {ran} were run on their real engine on this machine,"
+        f" {simulated} simulated, {built} only built."
+    )
