@@ -51,7 +51,7 @@ class InputSection(Section):
     dims: Dims = {}
     """Bounds of symbolic dimensions: `batch: 1..64`, or `1..` without an upper one."""
     preprocess: PreprocessSpec | None = None
-    """How images become this input: used by calibration, parity, bench and serve alike."""
+    """How images become this input: used by calibration, parity, accuracy and bench alike."""
     carry: str | None = None
     """Stateful models: the output whose value of the last call this input takes."""
 
