@@ -175,14 +175,15 @@ def test_sys_exit_of_vendor_code_is_a_failure_not_an_end(worker):
 def test_timeout(worker):
     started = time.monotonic()
     error = failing(worker, "hang", timeout=1.0)
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 120  # of the 600 that it hangs
     assert error.code == "DK512"
     assert "1 s" in error.message
 
 
 def test_a_call_within_its_time_is_not_killed_later(worker):
-    assert worker.call("fake_vendor:add", {"a": 1, "b": 1}, timeout=0.7) == 2
-    time.sleep(1)
+    worker.call("fake_vendor:add", {"a": 1, "b": 1})  # its start takes as long as the machine is busy
+    assert worker.call("fake_vendor:add", {"a": 1, "b": 1}, timeout=2) == 2
+    time.sleep(2.2)
     assert worker.call("fake_vendor:add", {"a": 1, "b": 1}) == 2
 
 

@@ -156,10 +156,10 @@ def test_serve_takes_what_package_wrote(deploykit_cli: Any, model: Path, tmp_pat
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
         assert ready["models"] == ["served"]
-        connection = http.client.HTTPConnection("127.0.0.1", ready["http"], timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", ready["http"], timeout=60)
         connection.request("POST", "/predict", json.dumps({"x": [[1, 0, 0, 1]]}))
         assert json.loads(connection.getresponse().read()) == {"y": [[8, 10]]}
         process.terminate()
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
     finally:
         process.kill()

@@ -26,12 +26,11 @@ HEAVY = (
 )
 
 
-def imported_by(*arguments: str) -> tuple[int, set[str], float]:
-    """Exit code, top-level modules and seconds of a call in a fresh interpreter."""
+def imported_by(*arguments: str) -> tuple[int, set[str]]:
+    """Exit code and top-level modules of a call in a fresh interpreter."""
     code = (
-        "import json, sys, time; start = time.perf_counter(); from deploykit.cli.app import main;"
-        "code = main(sys.argv[1:]); took = time.perf_counter() - start;"
-        "open(3, 'w').write(json.dumps([code, sorted({name.partition('.')[0] for name in sys.modules}), took]))"
+        "import json, sys; from deploykit.cli.app import main; code = main(sys.argv[1:]);"
+        "open(3, 'w').write(json.dumps([code, sorted({name.partition('.')[0] for name in sys.modules})]))"
     )
     reading, writing = os.pipe()
     with os.fdopen(reading) as answer:
@@ -40,13 +39,13 @@ def imported_by(*arguments: str) -> tuple[int, set[str], float]:
             [sys.executable, "-c", script, *arguments], pass_fds=[writing], stdout=subprocess.DEVNULL, check=True
         )
         os.close(writing)
-        exit_code, modules, took = json.loads(answer.read())
-    return exit_code, set(modules), took
+        exit_code, modules = json.loads(answer.read())
+    return exit_code, set(modules)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
-    code, modules, _ = imported_by(*arguments)
+    code, modules = imported_by(*arguments)
     assert code == 0
     assert modules & set(HEAVY) == set()
     # typer itself needs pydantic for a command's options.
@@ -145,7 +144,7 @@ def test_a_signal_ends_with_130_and_says_so(number: signal.Signals) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "error[DK891]: interrupted" in errors
 

