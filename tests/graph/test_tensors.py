@@ -271,3 +271,27 @@ def test_published_cases_are_refused(shared: Path, name):
     error = refused(shared / "cases" / f"{name}.onnx")
     assert error.code == "DK113"
     assert "secret_outside.bin" in error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "size"),
+    [
+        ("(float[1000000,1000000] x) => (float[n] y)", "input 'x'", "3.6 TiB"),
+        ("(float[9223372036854775807] x) => (float[n] y)", "input 'x'", "33,554,432.0 TiB"),
+        ("(float[n] x) => (float[b,2000000,1000000] y)", "output 'y'", "7.3 TiB"),
+    ],
+)
+def test_inputs_and_outputs_that_no_memory_holds_are_refused_with_their_size(tmp_path, text, kind, size):
+    path = tmp_path / "huge.onnx"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {text} {{ y = Relu(x) }}'), path)
+    with pytest.raises(ModelError) as caught:
+        graph.check_file(path)
+    assert caught.value.code == "DK116"
+    assert f"{kind} would take {size}" in caught.value.message
+
+
+def test_large_inputs_and_those_of_unknown_type_are_none_of_it(tmp_path):
+    text = "(float[b,1000000,10000] x, string[10] s, int4[3] q) => (float[n] y)"
+    path = tmp_path / "large.onnx"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> g {text} {{ y = Relu(x) }}'), path)
+    graph.check_file(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 import onnx
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
 
 # Larger than any memory: a product of dimensions beyond it is an attack or an accident.
 _MOST_ELEMENTS = 2**48
+# An input or output beyond it is refused before an engine tries: 1 TiB.
+_MOST_BYTES = 2**40
 _FOUR_BIT = {onnx.TensorProto.INT4, onnx.TensorProto.UINT4, getattr(onnx.TensorProto, "FLOAT4E2M1", -1)}
 _TWO_BIT = {getattr(onnx.TensorProto, "INT2", -1), getattr(onnx.TensorProto, "UINT2", -1)}
 _COMPLEX = {onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128}
 _KNOWN = {int(t) for t in ir.DataType} - {0}
+_BIT_SIZED = _KNOWN - {int(onnx.TensorProto.STRING)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,8 +99,9 @@ def check_tensors(model: onnx.ModelProto, path: Path) -> tuple[str, ...]:
     """Checks every tensor of the model at `path`; returns the locations of its external data files, sorted.
 
     Raises ModelError: DK113 location outside the folder, DK114 data file missing, DK115 declared bytes beyond the
-    file or against the shape, DK116 inline data against the shape.
+    file or against the shape, DK116 inline data against the shape, or an input or output that no memory holds.
     """
+    _check_interface(model, path)
     locations = set()
     sizes: dict[str, int] = {}
     for place in tensors_of(model):
@@ -106,6 +111,25 @@ def check_tensors(model: onnx.ModelProto, path: Path) -> tuple[str, ...]:
         else:
             _check_inline(place, path, nbytes)
     return tuple(sorted(locations))
+
+
+def _check_interface(model: onnx.ModelProto, path: Path) -> None:
+    """Refuses inputs and outputs whose fixed dimensions alone ask for more than any memory; open ones count as 1."""
+    for kind, values in (("input", model.graph.input), ("output", model.graph.output)):
+        for value in values:
+            declared = value.type.tensor_type
+            shape = [dim.dim_value for dim in declared.shape.dim if dim.dim_value > 0]
+            bits = ir.DataType(declared.elem_type).bitwidth if declared.elem_type in _BIT_SIZED else 8
+            nbytes = -(-math.prod(shape) * bits // 8)
+            if nbytes > _MOST_BYTES:
+                raise ModelError(
+                    f"{path.name}: {kind} {value.name!r} would take {nbytes / 2**40:,.1f} TiB of memory: "
+                    f"its fixed dimensions are {shape}",
+                    code="DK116",
+                    file=path,
+                    tensor=value.name,
+                    hint="export the model again with the sizes that you use",
+                )
 
 
 def _elements(place: Place, path: Path) -> int:
