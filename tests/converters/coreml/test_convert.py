@@ -259,3 +259,17 @@ def test_an_output_may_be_an_input_or_a_constant_or_stand_twice(build, save, eva
     assert {name: array.tolist() for name, array in made.items()} == {
         "y": [-1, 5], "c": [1, 2], "r": [0, 5], "again": [0, 5],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("outputs", "name", "told"),
+    [("(float[2] x, float[2] y)", "x", "is also an input"), ("(float[2] y, float[2] y)", "y", "is listed 2 times")],
+)
+def test_an_output_that_shares_its_name_is_refused_by_name(build, save, outputs, name, told):
+    result, package = build(
+        save(f'<ir_version: 9, opset_import: ["" : 19]> g (float[2] x) => {outputs} {{ y = Relu(x) }}')
+    )
+    assert errors(result) == [("DK202", name)]
+    (found,) = [f for f in result["findings"] if f["severity"] == "error"]
+    assert told in found["message"]
+    assert not package.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ def fixed_dims(dims: Mapping[str, Sequence[int | None]]) -> dict[str, int]:
 
 def interface_problems(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[Finding]:
     """Inputs and outputs that Core ML cannot have."""
-    found = []
+    found = _shared_names(inputs, outputs)
     for kind, specs in (("input", inputs), ("output", outputs)):
         for spec in specs:
             if door_type(spec.dtype) is None:
@@ -87,4 +88,24 @@ def interface_problems(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpe
                         hint="merge dimensions in the model",
                     )
                 )
+    return found
+
+
+def _shared_names(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[Finding]:
+    """A name stands for one thing in a Core ML function: an input, or one output."""
+    found = []
+    given = {spec.name for spec in inputs}
+    outgoing = Counter(spec.name for spec in outputs)
+    for name, times in outgoing.items():
+        why = "is also an input" if name in given else f"is listed {times} times" if times > 1 else ""
+        if why:
+            found.append(
+                failure(
+                    "DK202",
+                    f"output {name!r} {why}, and Core ML's inputs and outputs have a name each",
+                    target=NAME,
+                    tensor=name,
+                    hint="give the output a name of its own, with an Identity node, or leave it out",
+                )
+            )
     return found
