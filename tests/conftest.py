@@ -106,3 +106,12 @@ def golden() -> Callable[[str, str], None]:
         assert text == file.read_text(encoding="utf-8")
 
     return compare
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    """A file with the header of a TensorRT-RTX plan that holds nothing else: whole, and not run on most machines."""
+    magic, size, version = b"vtrt", (64).to_bytes(8, "little"), bytes([1, 7, 1, 116])
+    path = tmp_path / "made.engine"
+    path.write_bytes((magic + bytes(12) + size + version + magic).ljust(64, b"\0"))
+    return path

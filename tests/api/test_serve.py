@@ -102,12 +102,18 @@ def test_files_that_cannot_be_served(deploykit_cli: Any, tmp_path: Path, model: 
     assert "ready" not in done.stdout
 
 
-def test_an_artifact_that_does_not_run_here_is_exit_3(tmp_path: Path) -> None:
+def test_an_artifact_that_does_not_run_here_is_exit_3(engine: Path) -> None:
+    with pytest.raises(UnavailableError):
+        deploykit.serve(engine, http_port=0)
+    with pytest.raises(UnavailableError):
+        require_engine(engine)
+
+
+def test_a_broken_artifact_of_an_engine_that_is_not_here_is_exit_2(tmp_path: Path) -> None:
+    pytest.importorskip("tensorrt_rtx")
     (tmp_path / "m.engine").write_bytes(b"x")
-    with pytest.raises(UnavailableError):
+    with pytest.raises(InvalidFileError):
         deploykit.serve(tmp_path / "m.engine", http_port=0)
-    with pytest.raises(UnavailableError):
-        require_engine(tmp_path / "m.engine")
 
 
 def test_a_provider_that_is_not_here_is_exit_3(deploykit_cli: Any, model: Path) -> None:

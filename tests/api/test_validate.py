@@ -105,16 +105,25 @@ def test_errors_of_input_are_exit_2(tmp_path):
         deploykit.validate(model, model, metric="top1")  # accuracy never on random data
 
 
-def test_an_engine_that_is_not_here_is_exit_3(tmp_path):
+def test_an_engine_that_is_not_here_is_exit_3(tmp_path, engine):
     model = scaled(tmp_path, 2.0, "a.onnx")
     if unavailable(get_target("tensorrt-rtx")) is None:
         pytest.skip("it runs on this machine")
-    engine = tmp_path / "a.engine"
-    engine.write_bytes(b"ftrt and so on")
     with pytest.raises(UnavailableError) as caught:
         deploykit.validate(model, engine)
     assert caught.value.exit_code == 3
     assert caught.value.hint
+
+
+def test_a_broken_engine_is_exit_2_where_it_does_not_run_either(tmp_path):
+    pytest.importorskip("tensorrt_rtx")
+    model = scaled(tmp_path, 2.0, "a.onnx")
+    engine = tmp_path / "a.engine"
+    engine.write_bytes(b"ftrt and so on")
+    for sides in ((model, engine), (engine, model)):
+        with pytest.raises(InvalidFileError) as caught:
+            deploykit.validate(*sides)
+        assert caught.value.code == "DK528"
 
 
 def test_digits_on_openvino_with_accuracy(shared_model, tmp_path):

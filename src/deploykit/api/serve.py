@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit import graph, lazy
-from deploykit.comparison import require_runnable
+from deploykit.api.validate import described
+from deploykit.comparison import require_runnable, why_not_runnable
 from deploykit.report import Report, warning
 from deploykit.runtime import RuntimeOptions
 from deploykit.serving import repository
@@ -77,7 +78,12 @@ def serve(
 
 
 def require_engine(path: Path) -> None:
-    """Raises UnavailableError or MissingDependencyError when the artifact's engine is not here; imports no engine."""
+    """Raises UnavailableError or MissingDependencyError when the artifact's engine is not here; imports no engine.
+
+    A broken file is refused as such first: it would be no better where the engine is.
+    """
+    if why_not_runnable(path) is not None:
+        described(path)
     require_runnable(path)
     target = target_of_format(format_of(path) or "")
     if target is None:

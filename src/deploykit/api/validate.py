@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from deploykit.api.convert import bounds_of, data_request
 from deploykit.api.inspect import inspect
 from deploykit.comparison import accuracy_of, describe, require_runnable
+from deploykit.data.request import bounds_of, data_request
 from deploykit.errors import UnavailableError
 from deploykit.evaluation import make_metric
 from deploykit.isolation import run_isolated, workers
@@ -57,10 +57,12 @@ def validate(
     Raises InvalidFileError, ModelError, DataError, UnavailableError (DK502) when one of them cannot run here.
     """
     started = time.perf_counter()
-    for path in (reference, candidate):
-        require_runnable(Path(path), simulated=True)
-    sides = (described(Path(reference)), described(Path(candidate)))
-    request = data_request(data, samples, seed, bounds_of(dims), contract) | {"label": label}
+    sides = (described(Path(reference)), described(Path(candidate)))  # a broken file, before a missing engine
+    for side in sides:
+        require_runnable(side.path, simulated=True)
+    request = data_request(
+        data, "parity", samples=samples, seed=seed, label=label, dims=bounds_of(dims), contract=contract
+    )
     options = {"device": device, "provider": provider, "threads": threads}
     row = row_for(sides[0].precision, sides[1].precision)
     report = Report("validate")
