@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from deploykit import graph, io
 from deploykit.comparison import compare, stochastic_nodes
-from deploykit.data import DimRange, open_data
+from deploykit.data import dim_ranges, open_data
 from deploykit.errors import VendorError
 from deploykit.parity import TOLERANCES
 from deploykit.progress import OnProgress, silent
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from deploykit.artifact import TensorSpec
-    from deploykit.data import Sample
+    from deploykit.data import DimRange, Sample
 
 # Random data takes the minimum of every dimension first, then the maximum, then values between.
 POINTS = 5
@@ -38,11 +38,6 @@ _ENOUGH = 3
 _LARGEST_ALIKE = 128
 _COMMON_SIZES = (16, 32, 64, 128, 224, 256, 512, 576, 640, 1024, 4096, 16000)
 _QUANTIZED = {"QuantizeLinear", "DequantizeLinear"}
-
-
-def dim_ranges(dims: Mapping[str, Sequence[int | None]]) -> dict[str, DimRange]:
-    """DimRange by symbol from the JSON form [minimum, maximum or None]."""
-    return {name: DimRange(name, int(low or 0), high) for name, (low, high) in dims.items()}
 
 
 def compare_models(

@@ -12,7 +12,8 @@ from onnx import numpy_helper
 
 import deploykit
 from deploykit import artifact
-from deploykit.api.convert import ConvertStage, bounds_of
+from deploykit.api.convert import ConvertStage
+from deploykit.data.request import bounds_of
 from deploykit.errors import (
     ExitCode,
     InvalidFileError,

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from deploykit.api.convert import bounds_of, data_request
 from deploykit.api.validate import DEFAULT_METRIC, described
 from deploykit.benchmark import Budgets, Subject, run_bench, verdict
+from deploykit.data.request import bounds_of, data_request
 from deploykit.errors import ExitCode, UsageError
 from deploykit.evaluation import make_metric
 from deploykit.isolation import run_isolated, workers
@@ -64,7 +64,7 @@ def bench(
             hint=f"here are {os.cpu_count()} processors",
         )
     started = time.perf_counter()
-    request = data_request(data, None, seed, bounds_of(dims), contract) | {"label": label, "purpose": "bench"}
+    request = data_request(data, "bench", seed=seed, label=label, dims=bounds_of(dims), contract=contract)
     options = {"device": device, "provider": provider, "threads": threads}
     with workers():
         subjects = [described(Path(path)) for path in artifacts]

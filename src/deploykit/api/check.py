@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
-from deploykit.data.specs import parse_dim
+from deploykit.data.request import bounds_of
 from deploykit.errors import UsageError
 from deploykit.opsupport.checker import REFUSED_WHOLE, NodeVerdict, TargetSummary, check_model
 from deploykit.opsupport.verdict import Status
@@ -52,7 +52,7 @@ def check(
     summaries = check_model(
         io.existing_file(Path(model), "model"),
         names,
-        dims=_bounds(dims),
+        dims=bounds_of(dims),
         profiles=profiles,
         options=options,
         on_progress=on_progress,
@@ -67,12 +67,6 @@ def check(
         report.add(failure("DK211", "no target runs this model as it is", hint="the findings above say what to change"))
     report.seconds = time.perf_counter() - started
     return report
-
-
-def _bounds(dims: Iterable[str] | Mapping[str, Sequence[int | None]]) -> dict[str, list[int | None]]:
-    if hasattr(dims, "items"):
-        return {name: list(bounds) for name, bounds in dims.items()}
-    return {found.name: [found.minimum, found.maximum] for found in map(parse_dim, dims)}
 
 
 def _findings(summary: TargetSummary, *, lenient: bool) -> list[Finding]:

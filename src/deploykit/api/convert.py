@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit import graph, io, lazy
 from deploykit.artifact import Artifact, TensorSpec
 from deploykit.converters.profiles import Profile, parse_profiles
-from deploykit.data.specs import parse_dim
+from deploykit.data.request import bounds_of, data_request
 from deploykit.errors import UnavailableError, UsageError
 from deploykit.isolation import run_isolated, workers
 from deploykit.progress import OnProgress, Progress, silent
@@ -170,7 +170,7 @@ class ConvertStage(Stage):
             {
                 "reference": str(reference.path),
                 "candidate": str(made.path),
-                "data": self.data_request or data_request(None, 16, 0, self.dims, None),
+                "data": self.data_request or data_request(None, "parity", samples=16, dims=self.dims),
                 "precision": row_for("fp32" if gate == "source" else reference.precision, made.precision),
                 "rtol": None,
                 "atol": None,
@@ -256,7 +256,7 @@ def convert(
             bounds,
             shapes,
             artifact.precision,
-            data_request(data, samples, seed, bounds, contract),
+            data_request(data, "parity", samples=samples, seed=seed, dims=bounds, contract=contract),
             floating,
         )
         report = run_stage(stage, {"model": artifact}, final, force=force, on_progress=on_progress)
@@ -286,31 +286,6 @@ def _node_finding(row: Mapping[str, Any], target: Target) -> Finding:
     if row["verdict"] == "unsupported":
         return failure("DK201", f"{target.title} refuses {text}", **place)
     return warning("DK210", f"nobody says whether {target.title} takes {text}", **place)
-
-
-def data_request(
-    source: str | None, samples: int | None, seed: int, dims: Mapping[str, Sequence[int | None]], contract: Any
-) -> dict[str, Any]:
-    """The `DataRequest` of a comparison; contract: an InputContract or its JSON form."""
-    if hasattr(contract, "model_dump"):
-        contract = contract.model_dump(mode="json", exclude_none=True)
-    return {
-        "source": source,
-        "samples": samples,
-        "seed": seed,
-        "label": None,
-        "dims": {name: list(bounds) for name, bounds in dims.items()},
-        "contract": contract,
-        "purpose": "parity",
-    }
-
-
-def bounds_of(dims: Iterable[str] | Mapping[str, Sequence[int | None]]) -> dict[str, list[int | None]]:
-    """`--dim` texts, or bounds by name, as [min, max or None] by name. Raises UsageError (DK341)."""
-    if hasattr(dims, "items"):
-        return {name: list(bounds) for name, bounds in dims.items()}
-    ranges = [parse_dim(text) for text in dims]
-    return {found.name: [found.minimum, found.maximum] for found in ranges}
 
 
 def _require_packages(target: Target) -> None:

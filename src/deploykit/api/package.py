@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from deploykit.api.convert import data_request
 from deploykit.api.inspect import inspect
 from deploykit.api.serve import require_engine
 from deploykit.artifact import Artifact, write_manifest
+from deploykit.data.request import data_request
 from deploykit.errors import UsageError
 from deploykit.isolation import run_isolated
 from deploykit.progress import OnProgress, Progress, silent
@@ -178,7 +178,7 @@ def package(
     model = looked.artifact
     if model is None:
         raise AssertionError("inspect gives the artifact")
-    request = data_request(data or f"random:{seed}", 1, seed, {}, None)
+    request = data_request(data or f"random:{seed}", "parity", samples=1, seed=seed)
     with _existing(folder):
         report = run_stage(
             PackageStage(model_name, max_batch, request),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph, io
-from deploykit.data.specs import parse_dim
+from deploykit.data.request import bounds_of, data_request
 from deploykit.errors import DataError, UsageError
 from deploykit.isolation import workers
 from deploykit.progress import OnProgress, silent
@@ -67,42 +67,25 @@ def quantize(
     if kept is not None:
         io.check_output(kept, force=True)
     graph.check_file(source)
-    rules = contract.as_dict() if hasattr(contract, "as_dict") else contract
-    bounds = _bounds(dims)
-
-    def request(data: str | None, purpose: str, count: int | None) -> dict[str, Any]:
-        return {
-            "source": data,
-            "samples": count,
-            "seed": seed,
-            "label": None,
-            "dims": bounds,
-            "contract": rules,
-            "purpose": purpose,
-        }
-
+    about: dict[str, Any] = {"seed": seed, "dims": bounds_of(dims), "contract": contract}
     stage = QuantizeStage(
         precision,
         place.scheme if precision == "int8" else None,
-        request(eval, "parity", None) if calib is None else request(calib, "calibration", samples),
+        data_request(eval, "parity", **about)
+        if calib is None
+        else data_request(calib, "calibration", samples=samples, **about),
         data_sha256=_digest(calib),
         target=place.name,
         method=method,
         exclude=exclude,
         keep_io=keep_io,
         ranges=kept,
-        gate=None if eval is None else AccuracyGate(request(eval, "accuracy", None), metric or "top1", max_drop),
+        gate=None
+        if eval is None
+        else AccuracyGate(data_request(eval, "accuracy", **about), metric or "top1", max_drop),
     )
     with workers():
         return run_stage(stage, {"model": graph.describe(source)}, final, force=force, on_progress=on_progress)
-
-
-def _bounds(dims: Iterable[str] | Mapping[str, Sequence[int | None]]) -> dict[str, list[int | None]]:
-    """`batch=1..64` texts, or bounds by name, as [min, max or None] by name."""
-    if hasattr(dims, "items"):
-        return {name: list(bounds) for name, bounds in dims.items()}
-    ranges = [parse_dim(text) for text in dims]
-    return {found.name: [found.minimum, found.maximum] for found in ranges}
 
 
 def _digest(calib: str | None) -> str:

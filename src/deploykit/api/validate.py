@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from deploykit.api.convert import bounds_of, data_request
 from deploykit.api.inspect import inspect
 from deploykit.comparison import accuracy_of, describe, require_runnable
+from deploykit.data.request import bounds_of, data_request
 from deploykit.errors import UnavailableError
 from deploykit.evaluation import make_metric
 from deploykit.isolation import run_isolated, workers
@@ -60,7 +60,9 @@ def validate(
     sides = (described(Path(reference)), described(Path(candidate)))  # a broken file, before a missing engine
     for side in sides:
         require_runnable(side.path, simulated=True)
-    request = data_request(data, samples, seed, bounds_of(dims), contract) | {"label": label}
+    request = data_request(
+        data, "parity", samples=samples, seed=seed, label=label, dims=bounds_of(dims), contract=contract
+    )
     options = {"device": device, "provider": provider, "threads": threads}
     row = row_for(sides[0].precision, sides[1].precision)
     report = Report("validate")

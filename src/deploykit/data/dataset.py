@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING
 
 from deploykit.data.fitting import Fitter
 from deploykit.data.samples import Sample, Source, Wanted
-from deploykit.data.specs import DimRange
 from deploykit.errors import DataError
 from deploykit.report import Finding, note
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from deploykit.artifact import TensorSpec
     from deploykit.data.contract import InputContract
     from deploykit.data.samples import Purpose
+    from deploykit.data.specs import DimRange
 
 RANDOM = re.compile(r"random(?::(\d+))?")
 CALLABLE = re.compile(r"(?P<module>.+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
@@ -220,36 +220,3 @@ def _file(path: Path, wanted: Wanted) -> Source:
             f"{path.name} is not a kind of data that is read", code="DK305", file=path, hint=f"data may be {FORMS}"
         )
     return reader(path, wanted)
-
-
-class DataRequest(TypedDict):
-    """The arguments of `open_data` as JSON, for worker processes; dims: {name: [minimum, maximum or null]}."""
-
-    source: str | None
-    samples: int | None
-    seed: int
-    label: str | None
-    dims: dict[str, list[int | None]]
-    contract: dict[str, Any] | None
-    purpose: Purpose
-
-
-def open_request(request: DataRequest, inputs: Sequence[TensorSpec], model: Path | None = None) -> Dataset:
-    """The dataset of a request; raises what `open_data` raises."""
-    contract = None
-    if request["contract"] is not None:
-        from deploykit.data.contract import InputContract
-
-        contract = InputContract.model_validate(request["contract"])
-    dims = {name: DimRange(name, low or 0, high) for name, (low, high) in request["dims"].items()}
-    return open_data(
-        request["source"],
-        inputs,
-        purpose=request["purpose"],
-        samples=request["samples"],
-        seed=request["seed"],
-        label=request["label"],
-        dims=dims,
-        contract=contract,
-        model=model,
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from deploykit.data.request import data_request
 from deploykit.errors import UnavailableError
 from deploykit.isolation import run_isolated
 from deploykit.progress import OnProgress, silent
@@ -39,15 +40,7 @@ def evaluate(
     if target is None or target.runtime is None or reason is not None:
         report.add(note("DK502", f"{artifact.name} was not evaluated: {reason or 'built here, not run'}"))
         return report
-    request = {
-        "source": data,
-        "samples": samples,
-        "seed": seed,
-        "label": label,
-        "dims": {},
-        "contract": contract,
-        "purpose": "accuracy",
-    }
+    request = data_request(data, "accuracy", samples=samples, seed=seed, label=label, contract=contract)
     arguments = {"artifact": str(artifact), "data": request, "metric": metric, "options": {}}
     try:
         result = run_isolated(

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from deploykit.artifact import Artifact, TensorSpec
+from deploykit.data.request import data_request
 from deploykit.errors import VendorError
 from deploykit.isolation import run_isolated
 from deploykit.progress import OnProgress, Progress
@@ -182,7 +183,7 @@ class QuantizeStage(Stage):
                 "reference": str(source.path),
                 "candidate": str(made.path),
                 "precision": made.precision,
-                "data": self.data_request or _random_request(),
+                "data": self.data_request or data_request(None, "parity"),
             },
             on_progress=on_progress,
         )
@@ -225,15 +226,3 @@ def _as_json(scheme: QuantizationScheme) -> dict[str, Any]:
 
 def _without_paths(request: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in request.items() if key != "source"}
-
-
-def _random_request() -> dict[str, Any]:
-    return {
-        "source": None,
-        "samples": None,
-        "seed": 0,
-        "label": None,
-        "dims": {},
-        "contract": None,
-        "purpose": "parity",
-    }
