@@ -27,6 +27,8 @@ class QuantizationScheme:
     """How INT8 is to look in the ONNX so that the target fuses it.
 
     activation: integer type of activations. symmetric_activations: zero point 0 (int8) instead of a fitted one.
+    per_channel: a scale for each output channel of a weight. reduce_range: weights of 7 bits, so that pairs of products
+    do not saturate at 16 bits on CPUs without VNNI.
     quantize_bias: int32 bias as Q/DQ; False leaves it float, which TensorRT and Core ML want.
     quantize_residual: both inputs of an Add get their own Q/DQ.
     operators: op types whose inputs are quantized; others stay float.
@@ -49,8 +51,7 @@ class Target:
     versions: names accepted after `@`, the first one the default; empty when the target has none.
     precisions: what `convert` takes, in the vocabulary of `quantize`.
     options: names accepted by `--option`, each with one line of help.
-    passes: optimizers that prepare a graph for it. extra: the pip extra; packages: what it brings, by import name
-    (distributions: by name on the index).
+    extra: the pip extra; packages: what it brings, by import name (distributions: by name on the index).
     converter, support, runtime, inspect: `module:function`; None when the target cannot.
     worker: name of the worker process its vendor code runs in; blocked: packages kept out of that process.
     runs_on: why its engine does not run on this machine, as a `module:function` returning a reason or None.
@@ -68,7 +69,6 @@ class Target:
     versions: tuple[str, ...] = ()
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     scheme: QuantizationScheme = QuantizationScheme()
-    passes: tuple[str, ...] = ()
     converter: str | None = None
     support: str | None = None
     runtime: str | None = None
