@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MODEL = "com.apple.CoreML/model.mlmodel"
-WEIGHTS = "com.apple.CoreML/weights"
 _NAMESPACE = uuid.UUID("6f1f2f0e-3b5c-5d5e-9a53-2c1f0b6f7a10")  # any fixed one; ids only have to differ inside
 _DATE = "com.github.apple.coremltools.conversion_date"
 
