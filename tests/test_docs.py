@@ -1,3 +1,5 @@
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +17,14 @@ def test_generated_documents_are_up_to_date():
 
 @pytest.mark.parametrize("document", sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]), ids=lambda p: p.name)
 def test_links_between_documents_lead_somewhere(document):
-    import re
-
     for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
         if "://" not in link:
             assert (document.parent / link).exists(), f"{document.name}: {link}"
+
+
+def test_every_key_of_the_configuration_is_described():
+    schema = json.loads((ROOT / "docs" / "deploykit.schema.json").read_text(encoding="utf-8"))
+    keys = {key for section in (schema, *schema["$defs"].values()) for key in section.get("properties", {})}
+    assert len(keys) > 40
+    described = set(re.findall(r"\w+", (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")))
+    assert keys - described == set()

@@ -69,6 +69,7 @@ def test_inputs_give_the_contract_of_state_and_images(write):
         ("source: model.onnx\n", "", "DK810", ":1:1", ["source", "missing"]),
         ("source: model.onnx", "source: gone.onnx", "DK813", ":1:1", ["gone.onnx"]),
         ("calib: calib.npz", "calib: 'no there.npz'", "DK813", ":5:", ["no there.npz"]),
+        ("targets:\n", "evaluate: {data: calib.npz, metric: 'no.py:f'}\ntargets:\n", "DK813", ":6:29", ["no.py"]),
         (", calib: calib.npz", "", "DK810", ":5:5", ["calibration data"]),
         ("openvino:", "openvin:", "DK814", ":8:3", ["openvin", "openvino"]),
         ("openvino: {precisions: [fp32, int8]}", "openvino: {options: {nope: 1}}", "DK814", ":8:3", ["nope"]),

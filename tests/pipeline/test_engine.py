@@ -229,3 +229,13 @@ def test_a_folder_of_the_users_own_is_not_written_into(project, tmp_path):
 def test_an_unknown_stage_is_refused(project):
     with pytest.raises(UsageError, match="no stage 'quantise'"):
         deploykit.run(project / "deploykit.yaml", only=["quantise"])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "key"),
+    [("calib", "c.npz", "quantize"), ("dims", ["n=1..2"], "dims"), ("seed", 3, "seed"), ("weights", "w.pt", "weights")],
+)
+def test_an_option_that_a_configuration_would_silence_is_refused(project, option, value, key):
+    with pytest.raises(UsageError, match=f"--{option.removesuffix('s') if option == 'dims' else option} ") as caught:
+        deploykit.run(project / "deploykit.yaml", **{option: value})
+    assert f"`{key}`" in caught.value.hint

@@ -1,11 +1,16 @@
+import re
+import tomllib
+import typing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from deploykit.errors import VendorError
-from deploykit.pipeline.config import Config
-from deploykit.pipeline.plan import make_plan, model_name
+from deploykit.pipeline.config import Config, Precision
+from deploykit.pipeline.plan import STAGES, make_plan, model_name
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -141,3 +146,22 @@ def test_the_benchmark_takes_the_data_that_are_there(folder):
         ].options["data"]
         is None
     )
+
+
+def test_a_step_is_made_again_after_any_package_that_it_may_use_has_changed(folder):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    named = {extra: {re.match(r"[\w-]+", text).group() for text in texts} for extra, texts in extras.items()}
+    for step in make_plan(config(), folder):
+        if step.stage == "export":
+            assert named["torch"] | named["tensorflow"] <= set(step.distributions)
+        if step.stage in ("quantize", "convert", "evaluate", "bench"):
+            assert named["images"] <= set(step.distributions)
+        if step.stage == "simplify":
+            assert named["simplify"] - {"sympy"} <= set(step.distributions)  # sympy is for --fuse, which no chain has
+
+
+def test_the_command_line_offers_the_stages_and_precisions_of_the_chain():
+    from deploykit.cli import run
+
+    assert run.STAGES == STAGES
+    assert typing.get_args(Precision) == run.PRECISIONS

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -10,6 +12,7 @@ NONE = {
     "precision": (),
     "inputs": (),
     "dims": (),
+    "sample": None,
     "calib": None,
     "eval": None,
     "metric": None,
@@ -35,6 +38,12 @@ def test_one_line_makes_a_whole_configuration():
     assert config.quantize[0].calib == "c.npz"
     assert config.evaluate.metric == "top1"
     assert config.dim_specs() == ["batch=1..8"]
+
+
+def test_the_sample_of_the_inputs_goes_to_the_export():
+    config = config_from_options("m.py:Net", options(to=["openvino"], sample="x.npz"))
+    assert config.export.sample == "x.npz"
+    assert "sample" not in to_yaml(config_from_options("m.onnx", options(to=["openvino"])), Path("a"), Path())
 
 
 def test_input_specs_are_taken():
@@ -89,3 +98,17 @@ def test_a_written_configuration_reads_back_from_its_new_place(tmp_path):
     assert replay.source == "../model.onnx"
     assert yaml.safe_load(path.read_text())["quantize"][0]["calib"] == "../calib.npz"
     assert replay.precisions_for("openvino") == ["fp32", "int8"]
+
+
+def test_a_metric_in_a_file_is_found_from_the_new_place_too(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"x")
+    (tmp_path / "test.npz").write_bytes(b"x")
+    (tmp_path / "score.py").write_text("def score(outputs, label): ...", encoding="utf-8")
+    (tmp_path / "elsewhere").mkdir()
+    facts = {"source": "model.onnx", "targets": {"onnxruntime": {}}}
+    config = Config.model_validate({**facts, "evaluate": {"data": "test.npz", "metric": "score.py:score"}})
+    path = tmp_path / "elsewhere" / "replay.yaml"
+    path.write_text(to_yaml(config, path, tmp_path), encoding="utf-8")
+    replay = load_config(path)
+    assert replay.evaluate is not None
+    assert replay.evaluate.metric == "../score.py:score"

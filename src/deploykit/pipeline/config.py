@@ -63,6 +63,8 @@ class ExportSection(Section):
     exporter: Literal["auto", "dynamo", "torchscript"] = "auto"
     signature: str | None = None
     """Of a SavedModel; needed where it has several."""
+    sample: str | None = None
+    """A .npz with one array for each input: names, dtypes, shapes and example values."""
 
 
 class SimplifySection(Section):
@@ -325,8 +327,13 @@ def _check_files(config: Config, located: LocatedYaml) -> None:
     named: list[tuple[tuple[str | int, ...], str | None]] = [
         (("source",), config.source),
         (("weights",), config.weights),
+        (("export", "sample"), config.export.sample),
         (("validate", "data"), config.validation.data),
         (("evaluate", "data"), config.evaluate.data if config.evaluate else None),
+        (
+            ("evaluate", "metric"),
+            config.evaluate.metric if config.evaluate and in_file(config.evaluate.metric) else None,
+        ),
         (("bench", "data"), config.bench.data if config.bench else None),
         *((("quantize", index, "calib"), entry.calib) for index, entry in enumerate(config.quantize)),
     ]
@@ -363,6 +370,11 @@ def named_file(text: str | None, folder: Path) -> Path | None:
     if colon and not (folder / text).exists() and "/" not in text and "\\" not in text:
         return None
     return folder / text
+
+
+def in_file(metric: str) -> bool:
+    """Whether a metric is a user's function in a file, `path/file.py:function`."""
+    return ".py:" in metric
 
 
 def anchored(text: str | None, folder: Path) -> str | None:

@@ -36,6 +36,7 @@ def run(
     precision: Sequence[str] = (),
     inputs: Sequence[str] = (),
     dims: Sequence[str] = (),
+    sample: str | Path | None = None,
     calib: str | None = None,
     eval: str | None = None,
     metric: str | None = None,
@@ -52,9 +53,10 @@ def run(
 ) -> Report:
     """Runs the chain of a `deploykit.yaml`, or of a model and options; see docs/configuration.md.
 
-    source: a configuration file, or anything that `export` takes together with `to`.
+    source: a configuration file, of which `to` and `precision` choose a part, or anything that `export` takes together
+    with `to`; inputs, dims, sample, calib, eval, metric, weights, args and seed belong to the latter.
     only: stages to run, with what they need. no_cache: redo everything. dry_run: only say what would be done.
-    write_config: where to write a configuration in which every automatic decision is recorded.
+    write_config: where to write a configuration that names the exporter, engine and float nodes that were chosen.
     Returns a report with one row per artifact; raises the DeploykitError of the configuration or of the export.
     """
     started = time.perf_counter()
@@ -63,6 +65,7 @@ def run(
         "precision": precision,
         "inputs": inputs,
         "dims": dims,
+        "sample": sample,
         "calib": calib,
         "eval": eval,
         "metric": metric,
@@ -99,10 +102,31 @@ def run(
     return report
 
 
+# Options that describe a source, and the keys that stand for them in a configuration.
+_KEYS = {
+    "inputs": ("--input", "inputs"),
+    "dims": ("--dim", "dims"),
+    "sample": ("--sample", "export.sample"),
+    "calib": ("--calib", "quantize"),
+    "eval": ("--eval", "evaluate.data"),
+    "metric": ("--metric", "evaluate.metric"),
+    "weights": ("--weights", "weights"),
+    "args": ("--arg", "args"),
+    "seed": ("--seed", "seed"),
+}
+
+
 def _configuration(source: str | Path, options: Mapping[str, Any]) -> tuple[Config, Path]:
     text = str(source)
     if text.endswith((".yaml", ".yml")):
         path = Path(text)
+        for name, (option, key) in _KEYS.items():
+            if options[name]:
+                raise UsageError(
+                    f"{option} describes a model source, and {path.name} is a configuration",
+                    code="DK807",
+                    hint=f"set `{key}` in {path}",
+                )
         return narrowed(load_config(path), options["to"], options["precision"]), path.parent
     return config_from_options(text, options), Path()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit import io
 from deploykit.data.digests import digest_of, is_callable
 from deploykit.isolation import run_isolated
-from deploykit.pipeline.config import Config, anchored, named_file
+from deploykit.pipeline.config import Config, anchored, in_file, named_file
 from deploykit.target import parse_target
 
 if TYPE_CHECKING:
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 
 DIGEST_JOB = "deploykit.data.digests:digest_job"
 STAGES = ("export", "simplify", "check", "quantize", "convert", "evaluate", "bench")
+_TENSORFLOW = ("tensorflow-cpu", "tensorflow", "keras", "tf2onnx", "h5py")
 # What a stage's result depends on besides its inputs; a target's own packages are added where one is involved.
+# pillow decodes and resizes the images that data may be.
 _TOOLS: dict[str, tuple[str, ...]] = {
-    "export": ("torch", "onnxscript", "onnx", "onnx-ir", "onnxruntime"),
+    "export": ("torch", "onnxscript", "safetensors", *_TENSORFLOW, "onnx", "onnx-ir", "onnxruntime"),
     "simplify": ("onnxsim", "onnxslim", "onnxscript", "onnx", "onnx-ir", "onnxruntime"),
     "check": ("onnx", "onnxruntime"),
-    "quantize": ("onnx", "onnx-ir", "onnxruntime", "numpy"),
-    "convert": ("onnx", "onnxruntime"),
-    "evaluate": ("onnxruntime",),
-    "bench": ("onnxruntime",),
+    "quantize": ("onnx", "onnx-ir", "onnxruntime", "pillow"),
+    "convert": ("onnx", "onnxruntime", "pillow"),
+    "evaluate": ("onnxruntime", "pillow"),
+    "bench": ("onnxruntime", "pillow"),
 }
 
 
@@ -40,7 +42,7 @@ class Step:
     identity: what stands for the options in the cache key, with content digests in place of paths.
     output: file name of the artifact in the store; None for a step that only measures.
     publish: where the artifact goes below the output folder.
-    after: steps that must have passed, without giving an input.
+    after: steps that give no input, and whose error about this step's target skips it.
     """
 
     key: str
@@ -109,6 +111,7 @@ class _Planner:
     def _export(self) -> Step:
         config = self.config
         source, weights = anchored(config.source, self.folder), anchored(config.weights, self.folder)
+        sample = anchored(config.export.sample, self.folder)
         options = {
             "inputs": config.input_specs(),
             "dims": self.dims,
@@ -118,13 +121,14 @@ class _Planner:
             "signature": config.export.signature,
             "seed": config.seed,
         }
-        files = [path for text in (config.source, config.weights) if (path := named_file(text, self.folder))]
+        named = (config.source, config.weights, config.export.sample)
+        files = [path for text in named if (path := named_file(text, self.folder))]
         return Step(
             key="export",
             stage="export",
             function="deploykit.api.export:export",
             source=source,
-            options={**options, "weights": weights},
+            options={**options, "weights": weights, "sample": sample},
             identity={**options, "source": config.source, "files": [io.digest([file]) for file in files]},
             distributions=_TOOLS["export"],
             output=f"{self.model}.onnx",
@@ -242,7 +246,7 @@ class _Planner:
         section = self.config.evaluate
         assert section is not None
         data, digest = self._data(section.data)
-        metric = anchored(section.metric, self.folder) if ".py:" in section.metric else section.metric
+        metric = anchored(section.metric, self.folder) if in_file(section.metric) else section.metric
         options = {
             "metric": metric,
             "label": section.label,
@@ -301,5 +305,5 @@ def model_name(source: str) -> str:
 
 def digest_of_metric(metric: str, folder: Path) -> str:
     """A metric's name, with the content of its file where it is one."""
-    path = named_file(metric, folder) if ".py:" in metric else None
+    path = named_file(metric, folder) if in_file(metric) else None
     return f"{metric} {io.digest([path])}" if path and path.is_file() else metric

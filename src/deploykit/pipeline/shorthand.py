@@ -1,4 +1,4 @@
-"""Configurations from command-line options, and back to YAML with every automatic decision written down."""
+"""Configurations from command-line options, and back to YAML with what was chosen automatically written down."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 from deploykit.data import specs
 from deploykit.errors import UsageError
-from deploykit.pipeline.config import Config, named_file
+from deploykit.pipeline.config import Config, in_file, named_file
 from deploykit.target import parse_target
 
 if TYPE_CHECKING:
@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from deploykit.pipeline.outcome import Outcome
 
 
-_NAMED_FILES = (("", "source"), ("", "weights"), ("validate", "data"), ("evaluate", "data"), ("bench", "data"))
+# Where a configuration names a file, besides the calibration data: (section, key).
+_NAMED_FILES = (
+    ("", "source"),
+    ("", "weights"),
+    ("export", "sample"),
+    ("validate", "data"),
+    ("evaluate", "data"),
+    ("bench", "data"),
+)
 
 
 def config_from_options(source: str, options: Mapping[str, Any]) -> Config:
@@ -46,6 +54,7 @@ def config_from_options(source: str, options: Mapping[str, Any]) -> Config:
         "source": source,
         "weights": None if options["weights"] is None else str(options["weights"]),
         "args": dict(options["args"] or {}),
+        "export": {"sample": None if options["sample"] is None else str(options["sample"])},
         "inputs": {spec.name: _input(spec) for spec in map(specs.parse_input, options["inputs"])},
         "dims": {name: bounds for name, _, bounds in (text.partition("=") for text in options["dims"])},
         "quantize": [
@@ -107,7 +116,10 @@ def narrowed(config: Config, to: Sequence[str], precision: Sequence[str]) -> Con
 
 
 def decided(config: Config, outcomes: Sequence[Outcome]) -> Config:
-    """The configuration with what the tools chose in place of every `auto`, so that a replay decides nothing."""
+    """The configuration with the exporter, opset, engine and float nodes that were chosen in the place of `auto`.
+
+    The calibration method stays: `auto` chooses for each tensor, and the same data give the same choice.
+    """
     update: dict[str, Any] = {}
     quantize = list(config.quantize)
     for outcome in outcomes:
@@ -133,16 +145,12 @@ def decided(config: Config, outcomes: Sequence[Outcome]) -> Config:
 def to_yaml(config: Config, path: Path, folder: Path) -> str:
     """The configuration as YAML for a file at `path`; its own paths were relative to `folder`."""
     document = config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    for section, key in (
-        ("", "source"),
-        ("", "weights"),
-        ("validate", "data"),
-        ("evaluate", "data"),
-        ("bench", "data"),
-    ):
+    for section, key in _NAMED_FILES:
         place = document if not section else document.get(section) or {}
         if isinstance(place, dict) and key in place:
             place[key] = _moved(place[key], path, folder)
+    if config.evaluate is not None and in_file(config.evaluate.metric):
+        document["evaluate"]["metric"] = _moved(config.evaluate.metric, path, folder)
     for entry in document.get("quantize", []):
         if "calib" in entry:
             entry["calib"] = _moved(entry["calib"], path, folder)
