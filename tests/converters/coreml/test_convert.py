@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextvars
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import deploykit
 from deploykit import io
-from deploykit.errors import UsageError
+from deploykit.errors import OutputError, UsageError
 from deploykit.reference import Reference
 
 NET = """
@@ -273,3 +276,22 @@ def test_an_output_that_shares_its_name_is_refused_by_name(build, save, outputs,
     (found,) = [f for f in result["findings"] if f["severity"] == "error"]
     assert told in found["message"]
     assert not package.exists()
+
+
+def test_a_full_disk_is_told_as_such_and_names_the_output(save, tmp_path):
+    resource = pytest.importorskip("resource")
+    weights = numpy_helper.from_array(np.ones((900, 9), np.float32), "w")
+    text = '<ir_version: 9, opset_import: ["" : 19]> g (float[2,900] x) => (float[2,9] y) { y = MatMul(x, w) }'
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(weights)
+    path = save(model)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(OutputError, match=r"no space left for .*m\.mlpackage") as caught:
+            # In a context of its own: a worker that runs already has no such limit.
+            contextvars.Context().run(deploykit.convert, path, to="coreml", output=tmp_path / "m.mlpackage")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.code == "DK125"
+    assert not (tmp_path / "m.mlpackage").exists()

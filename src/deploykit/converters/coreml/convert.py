@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import coremltools as ct
 
-from deploykit import graph
+from deploykit import graph, io
 from deploykit.converters.coreml.frontend import Built, build, door_type
 from deploykit.converters.coreml.inspect import interface_of, reload
 from deploykit.converters.coreml.options import deployment_target
@@ -56,7 +58,9 @@ def convert_job(
         findings += [_refusal(row) for row in built.refused]
         if built.program is not None:
             findings += _changes(inputs, outputs, built.names)
-            _write(built, inputs, shapes, target, Path(output))
+            # The folder is a staging one: the user knows the package by its name.
+            with io.no_space_named(Path(Path(output).name)):
+                _write(built, inputs, shapes, target, Path(output))
             facts = reload(Path(output))
             findings += _mismatches(inputs, outputs, built.names, facts)
             result |= _product(inputs, outputs, built.names, facts)
@@ -93,20 +97,33 @@ def _write(
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # coremltools' notes about its own passes; ours are findings
-        package = ct.convert(
-            built.program,
-            source="milinternal",
-            inputs=declared,
-            convert_to="mlprogram",
-            minimum_deployment_target=ct.target[target],
-            compute_precision=ct.precision.FLOAT32,  # "as the program says": no pass changes it
-            skip_model_load=True,
-            pass_pipeline=_passes(),
-        )
-        package.save(str(output))
+        try:
+            package = ct.convert(
+                built.program,
+                source="milinternal",
+                inputs=declared,
+                convert_to="mlprogram",
+                minimum_deployment_target=ct.target[target],
+                compute_precision=ct.precision.FLOAT32,  # "as the program says": no pass changes it
+                skip_model_load=True,
+                pass_pipeline=_passes(),
+            )
+            package.save(str(output))
+        except RuntimeError as problem:
+            if "FileWriter" in str(problem):
+                _expect_space()
+            raise
     spec = package.get_spec()
     write_names(spec, built.names, list(built.names))
     normalize(output, spec)
+
+
+def _expect_space() -> None:
+    """Where coremltools says "unknown error" of a blob it cannot write: OSError, when the disk is full."""
+    with tempfile.TemporaryFile() as stream:
+        stream.write(bytes(1 << 20))
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def _shape(spec: TensorSpec, profile: Profile | None) -> tuple[Any, ...]:
