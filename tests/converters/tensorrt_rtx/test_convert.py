@@ -148,3 +148,20 @@ def test_paths_with_spaces_and_other_alphabets(build, save):
     result, engine = build(save(CNN, "мо дель ü.onnx"), dims={"batch": [1, 4]}, output="äö ü.engine")
     assert result["findings"] == []
     assert engine.exists()
+
+
+def test_a_profile_with_a_shape_that_the_model_does_not_run_in_is_refused_with_it(build, save):
+    path = save("""
+        <ir_version: 9, opset_import: ["" : 19]>
+        halves (float[n] x) => (float[m] y) <int64[1] zero = {0}, int64[1] two = {2}, int64[1] one = {1}> {
+          size = Shape (x)
+          half = Div (size, two)
+          a = Slice (x, zero, half, zero)
+          b = Slice (x, half, size, zero)
+          [sum] y = Add (a, b)
+        }""")
+    with pytest.raises(UsageError) as caught:
+        build(path, profiles={"x": [[8], [11], [16]]})
+    assert (caught.value.code, caught.value.node) == ("DK521", "sum")
+    assert "OPT shape of its profile, x=11" in caught.value.message
+    assert "--profile" in caught.value.hint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from deploykit.converters.profiles import Profile, describe, resolve_profiles
 from deploykit.converters.tensorrt_rtx.options import compute_capabilities, flag
 from deploykit.converters.tensorrt_rtx.parser import NAME, VendorLog, node_in, parse_problems
 from deploykit.converters.tensorrt_rtx.plan import read_plan
-from deploykit.errors import VendorError
+from deploykit.errors import UsageError, VendorError
 from deploykit.lazy import versions_of
 from deploykit.report import Finding, failure
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from deploykit.artifact import TensorSpec
 
 _DISTRIBUTIONS = ("tensorrt_rtx", "tensorrt_rtx_cu12", "tensorrt_rtx_cu13")
+_PLACES = ("MIN", "OPT", "MAX")
+_CONTRADICTION = re.compile(
+    r"k(?P<which>MIN|OPT|MAX) values for profile \d+ violate shape constraints: (?P<node>[^:]+): (?P<why>.+?)( In |$)"
+)
 _DTYPES = {
     "FLOAT": "float32",
     "HALF": "float16",
@@ -48,7 +53,8 @@ def convert_job(
 
     Networks are strongly typed. TF32 is off unless asked for: it would compute fp32 layers with 10-bit mantissas.
     Returns the facts of a `Product`; what the vendor refused or dropped is an error finding, and nothing is written
-    then. Raises VendorError (DK525) when the builder fails, naming the layer where the builder does.
+    then. Raises VendorError (DK525) when the builder fails, naming the layer where the builder does, and UsageError
+    (DK521) for a profile with a shape that the model does not run in.
     """
     inputs, outputs = graph.interface(graph.load(Path(model)))
     capabilities = compute_capabilities(options, trt.ComputeCapability.__members__)
@@ -149,6 +155,7 @@ def _build(
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         errors = log.errors(start) or ["it gave no reason"]
+        _expect_fitting(errors, shapes)
         node = next((found for found in map(node_in, errors) if found), None)
         raise VendorError(
             f"TensorRT-RTX could not build the engine{f' at {node!r}' if node else ''}: {errors[-1]}",
@@ -159,6 +166,22 @@ def _build(
             hint="deploykit check --target tensorrt-rtx; other GPUs: --option sm=...",
         )
     return plan
+
+
+def _expect_fitting(errors: Sequence[str], shapes: Mapping[str, Profile]) -> None:
+    """Shapes that contradict each other inside the model are the profile's fault. Raises UsageError (DK521)."""
+    found = next(filter(None, map(_CONTRADICTION.search, errors)), None)
+    if found is None:
+        return
+    which = _PLACES.index(found["which"])
+    tried = ", ".join(f"{name}={'x'.join(map(str, profile[which]))}" for name, profile in shapes.items())
+    raise UsageError(
+        f"the model does not run in the {found['which']} shape of its profile, {tried}: {found['why']}",
+        code="DK521",
+        node=found["node"],
+        target=NAME,
+        hint="--profile INPUT=MIN:OPT:MAX with three shapes that the model runs in, as with multiples of its strides",
+    )
 
 
 def _static_check(
