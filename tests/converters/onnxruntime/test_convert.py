@@ -5,7 +5,7 @@ import pytest
 from deploykit import graph
 from deploykit.converters.onnxruntime.convert import convert_job
 from deploykit.converters.onnxruntime.runtime import load
-from deploykit.errors import GateError, UsageError
+from deploykit.errors import GateError, ModelError, UsageError
 from deploykit.runtime import RuntimeOptions
 
 TEXT = """agraph (float[N,4] x) => (float[N,3] y) {
@@ -60,6 +60,24 @@ def test_dimension_with_one_size_is_fixed_everywhere(dense, tmp_path):
     assert made["inputs"][0]["shape"] == [2, 4]
     assert made["outputs"][0]["shape"] == [2, 3]
     assert graph.interface(graph.load(tmp_path / "out.onnx"))[0][0].shape == (2, 4)
+
+
+def test_dimension_without_a_name_has_one_name_for_graph_runtime_and_bounds(onnx_file, tmp_path):
+    model = onnx_file("agraph (float[?,4] x) => (float[?,4] y) { y = Relu (x) }")
+    (known,), _ = graph.interface(graph.load(model))
+    assert known.shape == ("x_dim0", 4)
+    assert load(model, RuntimeOptions()).inputs[0].shape == known.shape
+    made = convert(model, tmp_path / "out.onnx", {"x_dim0": [3, 3]})
+    assert made["findings"] == []
+    assert made["inputs"][0]["shape"] == [3, 4]
+
+
+def test_sizes_that_the_model_contradicts_are_named_with_the_users_file(onnx_file, tmp_path):
+    model = onnx_file("agraph (float[N,4] x) => (float[N,M] y) { [mm] y = MatMul (x, x) }")
+    with pytest.raises(ModelError, match="with N=3 fixed, ONNX Runtime") as caught:
+        convert(model, tmp_path / "out.onnx", {"N": [3, 3]})
+    assert (caught.value.code, caught.value.file) == ("DK202", str(model))
+    assert "--dim" in caught.value.hint
 
 
 def test_bounds_that_leave_several_sizes_keep_the_symbol(dense, tmp_path):

@@ -11,7 +11,7 @@ import onnxruntime as ort
 from deploykit import graph, io
 from deploykit.converters.bounds import bounds_of_input, fixed_by, unused_bounds
 from deploykit.converters.onnxruntime.runtime import open_session, session_options
-from deploykit.errors import UsageError
+from deploykit.errors import ModelError, UsageError
 from deploykit.report import note
 from deploykit.runtime import RuntimeOptions
 
@@ -52,14 +52,18 @@ def convert_job(
     loaded = graph.load(path)
     inputs, _ = graph.interface(loaded)
     findings = unused_bounds(inputs, dims, profiles, target="onnxruntime")
-    _fix(loaded, _fixed_sizes(inputs, dims, profiles))
+    fixed = _fixed_sizes(inputs, dims, profiles)
+    _fix(loaded, fixed)
     # The folder is a staging one: the user knows the file by its name.
     with io.no_space_named(Path(final.name)):
         files = graph.save(loaded, final)
         if (chosen := _LEVELS[level]) is not None:
             loaded, files = _optimise(final, files, chosen)
             findings += _ties(level, loaded)
-    open_session(final, session_options(RuntimeOptions()))
+    try:
+        open_session(final, session_options(RuntimeOptions()))
+    except ModelError as problem:
+        raise (_contradiction(path, fixed, problem) if fixed else problem) from problem
     inputs, outputs = graph.interface(loaded)
     return {
         "inputs": [spec.as_dict() for spec in inputs],
@@ -79,6 +83,17 @@ def _fixed_sizes(inputs: Sequence[TensorSpec], dims: Mapping[str, Any], profiles
         pairs = zip(spec.shape or (), shape or (), strict=True)
         fixed.update({old: new for old, new in pairs if isinstance(old, str) and isinstance(new, int)})
     return fixed
+
+
+def _contradiction(path: Path, fixed: Mapping[str, int], problem: ModelError) -> ModelError:
+    """What the engine refuses with sizes fixed; the file in its own message is a temporary one."""
+    sizes = ", ".join(f"{name}={size}" for name, size in fixed.items())
+    return ModelError(
+        f"with {sizes} fixed, {problem.message}",
+        code=problem.code,
+        file=path,
+        hint="leave these dimensions open, without --dim or with MIN below MAX: a shape inside contradicts the sizes",
+    )
 
 
 def _optimise(file: Path, files: Sequence[str], level: ort.GraphOptimizationLevel) -> tuple[ir.Model, tuple[str, ...]]:
@@ -102,7 +117,12 @@ def _fix(model: ir.Model, sizes: Mapping[str, int]) -> None:
     for value in _values(model):
         if value.shape is not None:
             value.shape = ir.Shape(
-                [sizes.get(str(dim.value), dim) if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape]
+                [
+                    sizes.get(str(dim.value or f"{value.name}_dim{at}"), dim)
+                    if isinstance(dim, ir.SymbolicDim)
+                    else dim
+                    for at, dim in enumerate(value.shape)
+                ]
             )
 
 

@@ -186,8 +186,9 @@ def _spec(argument: Any) -> TensorSpec:
     # "tensor(float)"; sequences and maps keep their own description, which no array will fit.
     kind = argument.type
     inner = kind[7:-1] if kind.startswith("tensor(") else kind
+    # A dimension without a name is called as `graph.interface` calls it, so that bounds of it are found.
     shape = tuple(
-        size if isinstance(size, int) else size or f"{argument.name}_{axis}" for axis, size in enumerate(argument.shape)
+        f"{argument.name}_dim{axis}" if size in (None, "", -1) else size for axis, size in enumerate(argument.shape)
     )
     return TensorSpec(argument.name, _DTYPES.get(inner, inner), shape)
 
