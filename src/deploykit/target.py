@@ -78,6 +78,13 @@ class Target:
     runs_on: str | None = None
     simulated: bool = False
 
+    @property
+    def install(self) -> str:
+        """The command that brings what it needs; a target of another package has no extra here."""
+        if self.extra is not None:
+            return f"pip install 'deploykit[{self.extra}]'"
+        return f"pip install {' '.join(self.distributions or self.packages)}"
+
 
 # The literal table: a name here costs nothing until it is asked for.
 _TABLE: dict[str, str] = {
@@ -167,6 +174,15 @@ def target_of_format(format: str) -> Target | None:
 def comparison_worker(target: Target) -> str:
     """Name of the worker in which the target's artifacts run beside a reference, apart from its converter."""
     return f"compare-{target.worker}"
+
+
+def require_packages(target: Target, purpose: str) -> None:
+    """Raises MissingDependencyError for the first of the target's packages that is not installed; imports none."""
+    for package in target.packages:
+        if not lazy.installed(package):
+            problem = lazy.missing(package, target.extra or target.name, purpose)
+            problem.hint = target.install
+            raise problem
 
 
 def unavailable(target: Target, *, simulated: bool = False) -> str | None:

@@ -236,3 +236,17 @@ def test_a_bound_for_a_dimension_that_is_not_there_is_refused(tmp_path):
     assert caught.value.code == "DK534"
     assert "batch" in caught.value.hint
     assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [
+        ("--input", {"inputs": ["x:float32[1,4]"]}),
+        ("--weights", {"weights": "w.pt"}),
+        ("--sample", {"sample": "s.npz"}),
+    ],
+)
+def test_what_only_an_export_takes_is_refused_for_an_onnx_file(model, tmp_path, option, given):
+    with pytest.raises(UsageError, match=option):
+        deploykit.convert(model, to="onnxruntime", output=tmp_path / "made.onnx", dims=DIMS, **given)
+    assert not (tmp_path / "made.onnx").exists()

@@ -256,6 +256,16 @@ def test_what_does_not_fit_is_a_usage_error(source, tmp_path, name, options, cod
     assert (error.code, error.exit_code) == (code, 2)
 
 
+@pytest.mark.parametrize("options", [{"sample": __file__}, {"exporter": "dynamo"}, {"weights": __file__}])
+def test_an_onnx_file_takes_no_options_of_other_sources(tmp_path, options):
+    text = '<ir_version: 8, opset_import: ["" : 17]> net (float[1] x) => (float[1] y) { y = Relu(x) }'
+    for folder in ("from", "to"):
+        (tmp_path / folder).mkdir()
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "from" / "m.onnx")
+    error = refusal(tmp_path / "from" / "m.onnx", output=tmp_path / "to" / "x.onnx", **options)
+    assert (error.code, error.exit_code) == ("DK604", 2)
+
+
 def test_constructor_arguments_change_the_module(source, tmp_path):
     report = deploykit.export(
         source("Flatten"), output=tmp_path / "w.onnx", inputs=["x:float32[n,6]"], args=["width=6"]

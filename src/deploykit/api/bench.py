@@ -8,15 +8,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from deploykit.api.validate import DEFAULT_METRIC, described
+from deploykit.api.validate import DEFAULT_METRIC, described, scored
 from deploykit.benchmark import Budgets, Subject, run_bench, verdict
 from deploykit.data.request import bounds_of, data_request
 from deploykit.errors import ExitCode, UsageError
 from deploykit.evaluation import make_metric
-from deploykit.isolation import run_isolated, workers
+from deploykit.isolation import workers
 from deploykit.progress import OnProgress, Progress, silent
 from deploykit.report import Report
-from deploykit.target import target_of_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -74,8 +73,7 @@ def bench(
     if eval is not None:
         name = metric or DEFAULT_METRIC
         unit = make_metric(name).unit
-        scored = {**request, "source": eval, "purpose": "accuracy"}
-        _score(measured.subjects, scored, name, options, on_progress)
+        _score(measured.subjects, {**request, "source": eval, "purpose": "accuracy"}, name, options, on_progress)
     rows = measured.rows()
     report.artifacts = [
         dataclasses.replace(subject.artifact, execution=subject.facts.get("execution", "none"))
@@ -105,12 +103,4 @@ def _score(
             if not subject.measured:
                 continue
             on_progress(Progress("evaluating", subject.label, index, len(subjects)))
-            target = target_of_format(subject.artifact.format)
-            blocked = target.blocked if target else ()
-            result = run_isolated(
-                "-".join(["compare", *blocked]),
-                "deploykit.comparison:evaluate_job",
-                {"artifact": str(subject.artifact.path), "data": data, "metric": metric, "options": options},
-                block=blocked,
-            )
-            subject.accuracy = result["value"]
+            subject.accuracy = scored(subject.artifact, data, metric, options, silent)["value"]

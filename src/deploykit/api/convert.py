@@ -7,7 +7,7 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit import graph, io, lazy
+from deploykit import graph, io
 from deploykit.artifact import Artifact, TensorSpec
 from deploykit.converters.profiles import Profile, parse_profiles
 from deploykit.data.request import bounds_of, data_request
@@ -16,7 +16,14 @@ from deploykit.isolation import run_isolated, workers
 from deploykit.progress import OnProgress, Progress, silent
 from deploykit.report import Finding, Report, failure, note, warning
 from deploykit.stage import Product, Stage, Verification, run_stage
-from deploykit.target import Target, check_options, comparison_worker, parse_target, unavailable
+from deploykit.target import (
+    Target,
+    check_options,
+    comparison_worker,
+    parse_target,
+    require_packages,
+    unavailable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -242,7 +249,7 @@ def convert(
     bounds = bounds_of(dims)
     shapes = parse_profiles(profiles)
     final = io.check_output(Path(output), force=force, suffix=target.suffix or None)
-    _require_packages(target)
+    require_packages(target, f"converting to {target.title}")
     with workers(), _onnx(source, inputs, dims, sample, weights, args, seed, on_progress) as (model, exported):
         if model is None:
             return exported
@@ -288,12 +295,6 @@ def _node_finding(row: Mapping[str, Any], target: Target) -> Finding:
     return warning("DK210", f"nobody says whether {target.title} takes {text}", **place)
 
 
-def _require_packages(target: Target) -> None:
-    for package in target.packages:
-        if not lazy.installed(package):
-            raise lazy.missing(package, target.extra or target.name, f"converting to {target.title}")
-
-
 @contextlib.contextmanager
 def _onnx(
     source: str | Path,
@@ -309,6 +310,14 @@ def _onnx(
     path = Path(source)
     if path.suffix == ".onnx":
         graph.check_file(path)
+        given = {"--input": inputs, "--sample": sample, "--weights": weights, "--arg": args}
+        ignored = [option for option, value in given.items() if value]
+        if ignored:
+            raise UsageError(
+                f"{' and '.join(ignored)} belong to a source that is exported first, and {path.name} is ONNX already",
+                code="DK604",
+                hint="leave them away; --dim bounds its dimensions",
+            )
         yield path, Report("export")
         return
     from deploykit.api.export import export

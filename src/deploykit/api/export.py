@@ -9,7 +9,7 @@ from deploykit import io
 from deploykit.data.specs import DimRange, parse_dim, parse_input
 from deploykit.errors import UsageError
 from deploykit.exporters.request import parse_args
-from deploykit.exporters.sources import detect, takes
+from deploykit.exporters.sources import KINDS, detect, takes
 from deploykit.isolation import workers
 from deploykit.progress import OnProgress, silent
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from deploykit.report import Report
 
 EXPORTERS = ("auto", "dynamo", "torchscript")
+_EXPORTED = tuple(kind.name for kind in KINDS.values() if kind.via in ("torch", "tensorflow"))
 
 
 def export(
@@ -84,6 +85,7 @@ def _check_combination(source: Source, options: ExportOptions) -> None:
     """Refuses options that would do nothing for this kind of source."""
     for given, names, kinds, owner in (
         (options.weights is not None or options.args, "--weights and --arg", ("python",), "a Python factory"),
+        (options.sample is not None, "--sample", _EXPORTED, "a source that is run to export it"),
         (options.signature, "--signature", ("savedmodel", "tflite"), "a SavedModel or LiteRT file"),
     ):
         if given and source.kind.name not in kinds:
@@ -92,7 +94,7 @@ def _check_combination(source: Source, options: ExportOptions) -> None:
                 code="DK604",
                 hint="leave them away",
             )
-    if options.exporter != "auto" and source.kind.via == "tensorflow":
+    if options.exporter != "auto" and source.kind.via != "torch":
         raise UsageError(
             f"--exporter chooses between PyTorch's exporters, and {source.label} is {source.kind.title}",
             code="DK604",

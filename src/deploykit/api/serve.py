@@ -13,7 +13,7 @@ from deploykit.comparison import require_runnable, why_not_runnable
 from deploykit.report import Report, warning
 from deploykit.runtime import RuntimeOptions
 from deploykit.serving import repository
-from deploykit.target import format_of, target_of_format
+from deploykit.target import format_of, require_packages, target_of_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,9 +88,7 @@ def require_engine(path: Path) -> None:
     target = target_of_format(format_of(path) or "")
     if target is None:
         return  # open_runtime refuses it with the formats that are known
-    for package in target.packages:
-        if not lazy.installed(package):
-            raise lazy.missing(package, target.extra or target.name, f"{target.title} artifacts")
+    require_packages(target, f"{target.title} artifacts")
 
 
 def _resolve(artifact: Path, name: str | None) -> tuple[Path, str, str]:

@@ -28,9 +28,7 @@ def _row(target: Target) -> dict[str, Any]:
     reason = unavailable(target) if installed else None
     missing = []
     if absent:
-        missing.append(
-            f"pip install 'deploykit[{target.extra}]'" if target.extra else f"pip install {' '.join(absent)}"
-        )
+        missing.append(target.install)
     if target.runtime is None and not reason:
         reason = f"nothing runs {target.title} artifacts here"
     if reason:

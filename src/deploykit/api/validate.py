@@ -82,8 +82,8 @@ def validate(
             metric=metric if eval is None and data is not None else None,
         )
         if eval is not None or (metric is not None and data is None):
-            scored = {**request, "source": eval, "samples": None, "purpose": "accuracy"}
-            result["accuracy"] = _accuracy(sides, scored, metric or DEFAULT_METRIC, options, on_progress)
+            labelled = {**request, "source": eval, "samples": None, "purpose": "accuracy"}
+            result["accuracy"] = _accuracy(sides, labelled, metric or DEFAULT_METRIC, options, on_progress)
     again = _command(sides, data, samples, {"--rtol": rtol, "--atol": atol, "--min-sqnr": min_sqnr})
     report.add(*(_with_command(Finding.from_dict(facts), again) for facts in result["findings"]))
     report.artifacts = [dataclasses.replace(sides[1], execution=result["execution"]), sides[0]]
@@ -126,12 +126,18 @@ def _call(sides: Sequence[Artifact], function: str, on_progress: OnProgress, **a
 def _accuracy(
     sides: Sequence[Artifact], data: dict[str, Any], metric: str, options: dict[str, Any], on_progress: OnProgress
 ) -> dict[str, Any]:
-    results = [
-        _call([side], "evaluate_job", on_progress, artifact=str(side.path), data=data, metric=metric, options=options)
-        for side in sides
-    ]
+    results = [scored(side, data, metric, options, on_progress) for side in sides]
     facts = accuracy_of(make_metric(metric), results[0]["value"], results[1]["value"])
     return {**facts, "samples": results[1]["samples"], "int8_macs_share": results[1]["int8_macs_share"]}
+
+
+def scored(
+    side: Artifact, data: dict[str, Any], metric: str, options: dict[str, Any], on_progress: OnProgress
+) -> dict[str, Any]:
+    """What `comparison.evaluate_job` finds of an artifact, in a worker."""
+    arguments = {"artifact": str(side.path), "data": data, "metric": metric, "options": options}
+    found: dict[str, Any] = _call([side], "evaluate_job", on_progress, **arguments)
+    return found
 
 
 def _command(
