@@ -34,6 +34,11 @@ DISTRIBUTIONS = (
     "uvicorn",
     "prometheus-client",
     "pillow",
+    "tensorflow-cpu",
+    "tensorflow",
+    "keras",
+    "tf2onnx",
+    "h5py",
 )
 # By import name; what no extra brings is in every install.
 OPTIONAL = (
@@ -52,6 +57,9 @@ OPTIONAL = (
     "sklearn",
     "tritonclient",
     "tensorflow",
+    "keras",
+    "tf2onnx",
+    "h5py",
 )
 
 

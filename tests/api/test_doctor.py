@@ -5,6 +5,7 @@ import platform
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.requirements import Requirement
 
 import deploykit
 from deploykit.api import doctor as doctor_module
@@ -86,3 +87,20 @@ def test_doctor_imports_no_backend(deploykit_cli) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("system", "machine"),
+    [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"), ("win32", "AMD64")],
+)
+def test_an_extra_has_what_pip_would_install_here(monkeypatch, system: str, machine: str) -> None:
+    monkeypatch.setattr(doctor_module.sys, "platform", system)
+    monkeypatch.setattr(doctor_module.platform, "machine", lambda: machine)
+    expected: dict[str, set[str]] = {}
+    for requirement in map(Requirement, importlib.metadata.requires("deploykit")):
+        for extra in importlib.metadata.metadata("deploykit").get_all("Provides-Extra"):
+            here = {"sys_platform": system, "platform_machine": machine, "extra": extra}
+            if extra not in ("all", "dev") and "extra" in str(requirement.marker) and requirement.marker.evaluate(here):
+                expected.setdefault(extra, set()).add(requirement.name)
+    found = doctor_module._requirements()[1]
+    assert {extra: set(names) for extra, names in found.items() if names} == expected

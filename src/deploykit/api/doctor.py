@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import os
 import platform
@@ -78,22 +79,23 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
 
 
 def _applies(marker: str) -> bool:
-    """Whether the marker's conditions on the system hold; the condition on the extra is left aside."""
-    # Markers here compare two names with `==` only; a parser of the full grammar is a dependency for nothing.
+    """Whether the marker's conditions on the system hold; those on anything else (the extra) are taken to."""
+    # Markers are Python expressions: these compare names with texts, and a package for the whole grammar is not needed.
     known = {"sys_platform": sys.platform, "platform_machine": platform.machine()}
-    pairs = re.findall(r"""(sys_platform|platform_machine)\s*==\s*['"]([^'"]+)['"]""", marker)
-    if not pairs:
+
+    def holds(node: ast.expr) -> bool:
+        match node:
+            case ast.BoolOp(op=ast.And(), values=parts):
+                return all(map(holds, parts))
+            case ast.BoolOp(values=parts):
+                return any(map(holds, parts))
+            case ast.Compare(left=ast.Name(id=name), ops=[ast.Eq()], comparators=[ast.Constant(value=value)]):
+                return known.get(name, value) == value
+            case ast.Compare(left=ast.Name(id=name), ops=[ast.NotEq()], comparators=[ast.Constant(value=value)]):
+                return known.get(name) != value
         return True
-    alternatives = re.split(r"\bor\b", marker)
-    return any(
-        all(
-            known[name] == value
-            for name, value in re.findall(r"""(\w+)\s*==\s*['"]([^'"]+)['"]""", part)
-            if name in known
-        )
-        and re.search(r"sys_platform|platform_machine", part)
-        for part in alternatives
-    )
+
+    return holds(ast.parse(marker.strip(), mode="eval").body)
 
 
 def _extra_row(name: str, members: list[str]) -> dict[str, Any]:
