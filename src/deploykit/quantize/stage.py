@@ -171,7 +171,7 @@ class QuantizeStage(Stage):
                 problem.hint = "onnxruntime crashes while optimising the result; --exclude Transpose may avoid that"
             raise
         evidence.execution = result["execution"]
-        evidence.metrics["outputs"] = result["outputs"]
+        evidence.metrics |= {"outputs": result["outputs"], "samples": result["samples"], "first_divergence": None}
         evidence.metrics["parity"] = {key: result[key] for key in ("samples", "held_out", "engines", "execution")}
         evidence.findings += [Finding.from_dict(facts) for facts in result["findings"]]
 

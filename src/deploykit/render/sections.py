@@ -321,6 +321,7 @@ def _generic(report: Report) -> list[Section]:
         tables = [_parity("Against its source", metrics.pop("parity"))]
     elif _is_comparison(metrics.get("outputs")):
         about = metrics.pop("parity", None) or {}
+        metrics.pop("samples", None)  # stands below the table
         tables = [_parity("Against its source", {**about, "outputs": metrics.pop("outputs")})]
     facts = flattened(metrics)
     return [*([_table("Measured", ("", ""), facts, flexible=("",))] if facts else []), *tables]
