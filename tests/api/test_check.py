@@ -133,3 +133,23 @@ def test_broken_file_is_refused_before_any_engine_is_asked(tmp_path):
     (tmp_path / "no.onnx").write_text("not a model", encoding="utf-8")
     with pytest.raises(ModelError):
         deploykit.check(tmp_path / "no.onnx", targets=["openvino"])
+
+
+def test_causes_come_first_and_what_follows_from_them_is_a_note(model):
+    report = deploykit.check(model(SEQUENCE), targets=["openvino"])
+    told = [(f.node, f.severity) for f in report.findings if f.code == "DK201"]
+    assert told == [("split", "error"), ("join", "error"), ("sum", "note")]
+    assert "'join'" in report.findings[2].message
+
+
+def test_a_node_that_holds_the_cause_is_refused_after_it(model):
+    text = (
+        HEADER
+        + """g (bool c, float[2] x) => (float[2] y) {
+        [whole] y = If (c) <
+            then_branch = t () => (float[2] a) { [odd] a = my.ops.Odd (x) },
+            else_branch = e () => (float[2] b) { [relu] b = Relu (x) }>
+    }"""
+    )
+    report = deploykit.check(model(text), targets=["openvino"])
+    assert [(f.node, f.severity) for f in report.findings] == [("odd", "error"), ("whole", "error")]

@@ -75,7 +75,9 @@ def _findings(summary: TargetSummary, *, lenient: bool) -> list[Finding]:
         told = f"{summary.target.title} was not asked: {summary.problem.message}"
         make = note if summary.problem.exit_code == 3 else warning
         return [make("DK208", told, target=target, hint=summary.problem.hint)]
-    refused = [_refused(node, summary, lenient=lenient) for node in summary.of(Status.UNSUPPORTED)]
+    # Causes first; the sort keeps the graph's order among them.
+    stopped = sorted(summary.of(Status.UNSUPPORTED), key=lambda node: bool(node.verdict.follows))
+    refused = [_refused(node, summary, lenient=lenient) for node in stopped]
     found = [*refused, *_grouped(summary, Status.CONDITIONAL), *_grouped(summary, Status.UNKNOWN)]
     if summary.runs and (summary.partitions or 1) > 1:
         told = f"{summary.target.title} runs the model in {summary.partitions} partitions, with copies between them"
@@ -95,6 +97,13 @@ def _besides(finding: Finding, *, lenient: bool) -> Finding:
 
 def _refused(node: NodeVerdict, summary: TargetSummary, *, lenient: bool) -> Finding:
     make = warning if lenient else failure
+    holds = {outer for other in summary.nodes if other.node == node.verdict.follows for outer in other.inside}
+    if node.verdict.follows and node.node not in holds:
+        # Nothing is to be done about a node that goes with its cause, which stands before it.
+        told = (
+            f"{summary.target.title} refuses node {node.node!r} ({node.operator}) because of {node.verdict.follows!r}"
+        )
+        return note("DK201", told, target=summary.target.name, node=node.node, op=node.op)
     return make(
         "DK201",
         f"{summary.target.title} refuses node {node.node!r} ({node.operator}): {node.verdict.reason}",

@@ -21,12 +21,14 @@ class Verdict:
     """What is known about one node on one target.
 
     reason and remedy are mandatory unless the node is supported. source: who said so ("OpenVINO 2026.4.1 front-end").
+    follows: the refused node that this one is refused because of; "" when the cause is its own.
     """
 
     status: Status
     reason: str = ""
     remedy: str = ""
     source: str = ""
+    follows: str = ""
 
     def __post_init__(self) -> None:
         if self.status is not Status.SUPPORTED and not (self.reason and self.remedy):
@@ -39,12 +41,14 @@ class Verdict:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form, keys as support jobs return them."""
-        return {"verdict": str(self.status), "reason": self.reason, "remedy": self.remedy, "source": self.source}
+        said = {"verdict": str(self.status), "reason": self.reason, "remedy": self.remedy, "source": self.source}
+        return {**said, "follows": self.follows} if self.follows else said
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> Verdict:
         """The verdict that `as_dict` wrote; other keys are left alone."""
-        return cls(Status(facts["verdict"]), facts.get("reason", ""), facts.get("remedy", ""), facts.get("source", ""))
+        texts = (facts.get(key, "") for key in ("reason", "remedy", "source", "follows"))
+        return cls(Status(facts["verdict"]), *texts)
 
 
 def supported(source: str = "") -> Verdict:

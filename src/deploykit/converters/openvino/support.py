@@ -89,7 +89,8 @@ def judge(path: Path) -> tuple[list[tuple[ir.Node, Verdict]], str | None]:
         found = [problem for problem in problems if problem.names & keys]
         if found:
             reasons[id(node)] = unsupported(found[0].reason, remedy=_remedy(node, found[0].reason))
-            _blame(node, found[0].reason, reasons)
+            cause = _blame(node, found[0].reason, reasons)
+            reasons[id(node)] = dataclasses.replace(reasons[id(node)], follows=cause)
     for node in nodes:
         _blame_holders(node, reasons)
     if problems and not reasons:
@@ -153,10 +154,14 @@ def _names(node: ov.Node) -> frozenset[str]:
     return frozenset({node.get_friendly_name(), *tensors})
 
 
-def _blame(node: ir.Node, reason: str, reasons: dict[int, Verdict]) -> None:
-    """Names the nodes whose untyped result made `node` fail: branches of unequal rank, and sequences."""
+def _blame(node: ir.Node, reason: str, reasons: dict[int, Verdict]) -> str:
+    """Names the nodes whose untyped result made `node` fail: branches of unequal rank, and sequences.
+
+    Returns the name of the nearest one, "" when there is none.
+    """
+    nearest = ""
     if "dynamic" not in reason and "rank" not in reason:
-        return
+        return nearest
     seen: set[int] = set()
     pending = [value for value in node.inputs if value is not None]
     while pending:
@@ -168,9 +173,11 @@ def _blame(node: ir.Node, reason: str, reasons: dict[int, Verdict]) -> None:
             failing = f"{node.op_type} {node.name!r}"
             told = f"its result has no type and rank that OpenVINO can infer, so {failing} fails: {reason}"
             reasons.setdefault(id(producer), unsupported(told, remedy=_remedy(producer, reason)))
+            nearest = nearest or producer.name or ""
             if producer.op_type in _CONTROL_FLOW:
                 continue  # what lies before it is typed, or has been named already
         pending += [value for value in producer.inputs if value is not None]
+    return nearest
 
 
 def _loses_type(node: ir.Node) -> bool:
@@ -184,7 +191,8 @@ def _blame_holders(node: ir.Node, reasons: dict[int, Verdict]) -> None:
         for inner in ir.traversal.RecursiveGraphIterator(body):
             if id(inner) in reasons and inner.name:
                 told = f"its branch holds {inner.op_type} {inner.name!r}, which OpenVINO refuses"
-                reasons.setdefault(id(node), unsupported(told, remedy=_remedy(node, told)))
+                held = dataclasses.replace(unsupported(told, remedy=_remedy(node, told)), follows=inner.name)
+                reasons.setdefault(id(node), held)
 
 
 def _remedy(node: ir.Node, reason: str) -> str:
