@@ -2,6 +2,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,14 @@ def test_every_key_of_the_configuration_is_described():
     assert len(keys) > 40
     described = set(re.findall(r"\w+", (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")))
     assert keys - described == set()
+
+
+def test_every_package_that_is_installed_has_its_place_described():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {name: texts for name, texts in project["optional-dependencies"].items() if name not in ("all", "dev")}
+    named = {
+        re.match(r"[\w-]+", text).group() for texts in (project["dependencies"], *extras.values()) for text in texts
+    }
+    table = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8").partition("\n\n- ")[0]
+    assert named - set(re.findall(r"[\w-]+", table)) <= {"tensorflow-cpu"}  # tensorflow, by another name
+    assert all(f"`deploykit[{extra}]`" in table for extra in extras)
