@@ -154,6 +154,12 @@ def test_a_missing_file_answers_in_under_a_second_from_the_shell(child_seconds) 
     assert min(child_seconds("-m", "deploykit", "validate", "gone.onnx", "gone.xml") for _ in range(3)) < 1
 
 
+def test_the_data_files_that_are_let_through_are_those_that_are_read() -> None:
+    from deploykit.data.dataset import READABLE
+
+    assert arguments.READABLE == READABLE
+
+
 @pytest.mark.parametrize("text", ["random", "random:7", "d.npz", ".", "package.module:feeds"])
 def test_data_may_be_many_things(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
     monkeypatch.chdir(folder)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _FILE_CALLABLE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 _RANDOM = re.compile(r"random(:\d+)?")
-_TABLES = (".npz", ".npy", ".parquet", ".csv", ".jsonl")
+# As in `deploykit.data.dataset`, which brings numpy.
+READABLE = (".npz", ".npy", ".csv", ".jsonl", ".parquet")
 
 
 def onnx_file(path: Path, what: str = "model") -> Path:
@@ -85,12 +86,12 @@ def data(text: str | None, option: str) -> str | None:
             file=text,
             hint="DATA is a .npz, .npy, .csv, .jsonl or .parquet file, a folder, module:callable, or random[:SEED]",
         )
-    if path.is_file() and path.suffix not in _TABLES:
+    if path.is_file() and path.suffix.lower() not in READABLE:
         raise InvalidFileError(
             f"{option}: {text} is not a data file: its name ends in {path.suffix or 'nothing'!r}",
             code="DK831",
             file=text,
-            context=[f"suffixes: {' '.join(_TABLES)}"],
+            context=[f"suffixes: {' '.join(READABLE)}"],
         )
     if path.is_file():
         io.existing_file(path, "data file")
