@@ -56,5 +56,5 @@ docs: $(STAMP) ## regenerate what is generated in docs/
 	$(BIN)/python docs/generate.py
 
 clean: ## remove what demo, tests and builds made (not .venv)
-	rm -rf $(DIGITS)/deploykit-out $(DIGITS)/*.npz $(DIGITS)/weights.safetensors $(VAD)/deploykit-out* $(VAD)/*.onnx
+	rm -rf $(DIGITS)/deploykit-out $(DIGITS)/*.npz $(DIGITS)/weights.safetensors $(VAD)/deploykit-out* $(VAD)/*.onnx $(VAD)/*.npz
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build

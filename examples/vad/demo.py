@@ -1,7 +1,7 @@
 """Takes a published voice-activity model to ONNX Runtime and OpenVINO, in FP32 and FP16.
 
     pip install --no-deps silero-vad
-    python examples/vad/demo.py [--stream LABELLED.npz] [--force]
+    python examples/vad/demo.py [--stream LABELLED.npz] [--no-cache]
 
 The models are the ONNX files of the `silero-vad` package. LABELLED.npz holds `x`, int16 audio at 16 kHz, and `y`, one
 label per 512 samples (1 speech, 0 none, -1 not scored); without it the example makes its own audio and compares outputs
