@@ -102,6 +102,22 @@ def test_an_explanation_says_what_why_and_what_to_do(code: str) -> None:
     assert entry.fix
 
 
+def test_explanations_name_options_that_exist() -> None:
+    options = {
+        name: {option for param in importlib.import_module(module).COMMAND.params for option in param.opts}
+        for name, (module, _) in COMMANDS.items()
+    }
+    every = set().union(*options.values()) | {"--help"}
+    unknown = []
+    for code, entry in load().items():
+        text = f"{entry.why} {entry.fix}"
+        unknown += [(code, option) for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", text) if option not in every]
+        for name, rest in re.findall(r"deploykit (\w+)([^`]*)`", text):
+            known = options.get(name, every) | {"--help"}
+            unknown += [(code, name, option) for option in re.findall(r" (--[a-z][\w-]*)", rest) if option not in known]
+    assert unknown == []
+
+
 def test_explanations_stand_in_the_file_of_their_range() -> None:
     import tomllib
 

@@ -95,7 +95,7 @@ def misfit(shape: Sequence[int], spec: TensorSpec) -> str | None:
     if not wrong:
         return None
     if len(shape) >= 3 and fits((shape[0], shape[-1], *shape[1:-1]), spec.shape):
-        return "the channels are last: transpose the array with np.moveaxis(array, -1, 1), or export with --layout nhwc"
+        return "the channels are last: transpose the array with np.moveaxis(array, -1, 1)"
     if len(shape) >= 3 and fits((shape[0], *shape[2:], shape[1]), spec.shape):
         return "the channels are first: transpose the array with np.moveaxis(array, 1, -1)"
     axis = wrong[0]
