@@ -49,7 +49,7 @@ def convert(
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="K=V", help="Option of the target, see docs. Repeatable."),
+        typer.Option("--option", metavar="K=V", help="Option of the target; an unknown one lists them. Repeatable."),
     ] = None,
     data: DataOpt = None,
     samples: Annotated[int, typer.Option("--samples", metavar="N", min=1, help="Samples to compare on.")] = 16,
