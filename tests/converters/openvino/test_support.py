@@ -57,3 +57,16 @@ def test_refused_node_without_a_name_is_found_by_its_output(onnx_file, text):
     _, rows = ask(onnx_file(f"agraph (float[2] x) => (float[2] y) {{ {text} }}"))
     assert len(refused(rows)) == 1
     assert "" not in rows
+
+
+def test_shapes_that_find_no_memory_are_named_with_their_size(onnx_file, monkeypatch):
+    model = onnx_file("agraph (float[512,1024] x) => (float[512,1024] y) { y = Relu (x) }")
+
+    def refuse(*_):
+        raise RuntimeError("Exception from allocator.cpp:79:\nstd::bad_alloc")
+
+    monkeypatch.setattr("openvino.Core.query_model", refuse)
+    answer, _ = ask(model)
+    (found,) = answer["findings"]
+    assert found["code"] == "DK202"
+    assert "of shape [512, 1024] alone takes 0.0 GiB" in found["message"]

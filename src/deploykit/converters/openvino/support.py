@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,12 +107,27 @@ def front_end_problems(path: Path) -> list[Problem]:
         converted = core.read_model(path)
     except RuntimeError as problem:
         return _refusals(path, str(problem)) or [Problem(frozenset(), _sentence(str(problem)))]
-    taken = core.query_model(converted, "CPU")
+    try:
+        taken = core.query_model(converted, "CPU")
+    except RuntimeError as problem:
+        if "bad_alloc" in str(problem):
+            return [Problem(frozenset(), _too_large(converted))]
+        raise
     return [
         Problem(_names(node), f"OpenVINO's CPU plugin has no {node.get_type_name()} like this one")
         for node in converted.get_ordered_ops()
         if node.get_friendly_name() not in taken
     ]
+
+
+def _too_large(model: ov.Model) -> str:
+    """The plugin takes memory for fixed shapes when it is asked: names the largest."""
+    ports = [port for node in model.get_ordered_ops() for port in node.outputs() if port.get_partial_shape().is_static]
+    sizes = [math.prod(port.get_shape()) * port.get_element_type().size for port in ports]
+    nbytes, port = max(zip(sizes, ports, strict=True), key=lambda pair: pair[0])
+    name = min(port.get_names(), default=port.get_node().get_friendly_name())
+    told = f"{name!r} of shape {list(port.get_shape())} alone takes {nbytes / 2**30:,.1f} GiB"
+    return f"OpenVINO finds no memory for the model: {told}"
 
 
 def _refusals(path: Path, log: str) -> list[Problem]:
