@@ -54,6 +54,7 @@ class Target:
     extra: the pip extra; packages: what it brings, by import name (distributions: by name on the index).
     converter, support, runtime, inspect: `module:function`; None when the target cannot.
     worker: name of the worker process its vendor code runs in; blocked: packages kept out of that process.
+    alone: whether each artifact is built in a process of its own, because its bytes depend on what was built before.
     runs_on: why its engine does not run on this machine, as a `module:function` returning a reason or None.
     simulated: whether `runtime` computes artifacts also where the engine is not: values then, never times.
     """
@@ -75,6 +76,7 @@ class Target:
     inspect: str | None = None
     worker: str = ""
     blocked: tuple[str, ...] = ()
+    alone: bool = False
     runs_on: str | None = None
     simulated: bool = False
 

@@ -129,9 +129,27 @@ def _leave_signals_to_the_parent() -> None:
                 signal.siginterrupt(number, False)
 
 
+def _fix_addresses() -> None:
+    """Starts this interpreter again with memory at the same addresses every time, where the parent asks for it.
+
+    TensorRT-RTX numbers what it compiles by address: an INT8 engine otherwise differs from run to run. Linux only;
+    elsewhere, and where the system refuses it, the process goes on as it is.
+    """
+    if os.environ.pop("DEPLOYKIT_FIXED_ADDRESSES", None) is None or sys.platform != "linux":
+        return
+    import ctypes
+
+    no_randomization = 0x0040000  # ADDR_NO_RANDOMIZE, <sys/personality.h>
+    libc = ctypes.CDLL(None)
+    current = libc.personality(0xFFFFFFFF)
+    if current != -1 and not current & no_randomization and libc.personality(current | no_randomization) != -1:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def main() -> None:
     """Answers requests until stdin closes; leaves at once when it closes in the middle of one."""
     _leave_own_folder()
+    _fix_addresses()
     _leave_signals_to_the_parent()
     channel: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
     incoming: TextIO = os.fdopen(os.dup(0), "r", encoding="utf-8")

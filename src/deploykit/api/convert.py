@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +13,8 @@ from deploykit import graph, io
 from deploykit.artifact import Artifact, TensorSpec
 from deploykit.converters.profiles import Profile, parse_profiles
 from deploykit.data.request import bounds_of, data_request
-from deploykit.errors import UnavailableError, UsageError
-from deploykit.isolation import run_isolated, workers
+from deploykit.errors import DeploykitError, UnavailableError, UsageError
+from deploykit.isolation import run_alone, run_isolated, workers
 from deploykit.progress import OnProgress, Progress, silent
 from deploykit.report import Finding, Report, failure, note, warning
 from deploykit.stage import Product, Stage, Verification, run_stage
@@ -26,7 +28,7 @@ from deploykit.target import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
 class ConvertStage(Stage):
@@ -120,15 +122,9 @@ class ConvertStage(Stage):
         on_progress(Progress(f"converting to {self.target.title}", model.path.name))
         if self.target.converter is None:
             raise AssertionError(f"{self.target.name} has no converter")
-        made = self._call(
-            self.target.converter,
-            model=str(model.path),
-            output=str(output),
-            options=self._settings,
-            dims=self.dims,
-            profiles=self.profiles,
-            precision=precision,
-        )
+        call = run_alone if self.target.alone else run_isolated
+        with _at_a_fixed_place(model) if self.target.alone else contextlib.nullcontext(model.path) as path:
+            made = self._converted(call, path, output, precision)
         return Product(
             format=self.target.format,
             inputs=tuple(TensorSpec.from_dict(facts) for facts in made["inputs"]),
@@ -141,6 +137,18 @@ class ConvertStage(Stage):
             findings=[Finding.from_dict(facts) for facts in made["findings"]],
             metrics=made["metrics"],
         )
+
+    def _converted(self, call: Callable[..., Any], model: Path, output: Path, precision: str) -> dict[str, Any]:
+        arguments = {
+            "model": str(model),
+            "output": str(output),
+            "options": self._settings,
+            "dims": self.dims,
+            "profiles": self.profiles,
+            "precision": precision,
+        }
+        facts: dict[str, Any] = call(self.target.worker, self.target.converter, arguments, block=self.target.blocked)
+        return facts
 
     def ensures(self, inputs: Mapping[str, Artifact], made: Artifact, on_progress: OnProgress) -> Verification:
         """Two gates where the artifact runs here: against its ONNX parent, and against the float source."""
@@ -269,6 +277,29 @@ def convert(
         report = run_stage(stage, {"model": artifact}, final, force=force, on_progress=on_progress)
         report.findings[:0] = exported.findings
         return report
+
+
+@contextlib.contextmanager
+def _at_a_fixed_place(model: Artifact) -> Iterator[Path]:
+    """The model under a path of one length: a vendor that numbers by address is moved by the path's characters, too.
+
+    What is raised meanwhile names the model's own path.
+    """
+    with io.scratch_folder() as folder:
+        place = Path(folder) / "model.onnx"
+        for name in model.files or (model.path.name,):
+            copy = place if name == model.path.name else Path(folder) / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(model.path.parent / name, copy)
+            except OSError:  # another file system
+                shutil.copyfile(model.path.parent / name, copy)
+        try:
+            yield place
+        except DeploykitError as problem:
+            problem.message = problem.message.replace(str(place), str(model.path))
+            problem.file = str(model.path) if problem.file == str(place) else problem.file
+            raise
 
 
 def _known_dims(artifact: Artifact, bounds: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ def save(tmp_path):
     return write
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pool():
     with workers() as found:
         yield found

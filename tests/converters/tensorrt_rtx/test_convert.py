@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 
 import pytest
 
+import deploykit
 from deploykit.errors import UsageError, VendorError
 from deploykit.isolation import WorkerPool
 
@@ -165,3 +167,16 @@ def test_a_profile_with_a_shape_that_the_model_does_not_run_in_is_refused_with_i
     assert (caught.value.code, caught.value.node) == ("DK521", "sum")
     assert "OPT shape of its profile, x=11" in caught.value.message
     assert "--profile" in caught.value.hint
+
+
+def test_int8_engines_are_the_same_bytes_from_every_folder_and_process(save, tmp_path):
+    model = save(QDQ)
+    digests = set()
+    for folder in ("a", "a much longer name of a folder", "ß 模型"):
+        (tmp_path / folder).mkdir()
+        shutil.copy(model, tmp_path / folder / "model.onnx")
+        engine = tmp_path / folder / "out.engine"
+        report = deploykit.convert(tmp_path / folder / "model.onnx", to="tensorrt-rtx", output=engine)
+        assert report.exit_code == 0, [finding.message for finding in report.findings]
+        digests.add(report.artifact.sha256)
+    assert len(digests) == 1

@@ -44,5 +44,6 @@ TARGET = Target(
     support="deploykit.converters.tensorrt_rtx.support:support_job",
     inspect="deploykit.converters.tensorrt_rtx.inspect:describe",
     worker="tensorrt-rtx",
+    alone=True,
     runs_on="deploykit.converters.tensorrt_rtx:why_not_here",
 )
