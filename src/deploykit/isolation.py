@@ -370,10 +370,7 @@ def workers() -> Iterator[WorkerPool]:
 
 
 def run_alone(name: str, function: str, arguments: Mapping[str, Any], *, block: Sequence[str] = ()) -> Any:
-    """Calls a function in a new worker with memory at fixed addresses, which ends with the call.
-
-    For a vendor whose result depends on where its objects lie: the same call then gives the same bytes.
-    """
+    """Calls a function in a new worker with memory at fixed addresses, for a vendor whose bytes depend on them."""
     single = Worker(name, environment={"DEPLOYKIT_FIXED_ADDRESSES": "1", "PYTHONHASHSEED": "0"})
     try:
         return single.call(function, arguments, block=block)
