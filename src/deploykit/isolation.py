@@ -113,7 +113,7 @@ class Worker:
             timer = self._kill_after(timeout, expired)
             try:
                 answer = self._exchange(request, on_progress)
-            except BaseException:
+            except BaseException:  # an interrupt, too: its answer would be taken for the next one
                 self.kill()
                 raise
             finally:

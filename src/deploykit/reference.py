@@ -52,7 +52,7 @@ class Reference:
                 path = Path(self._folder.name) / "bound.onnx"
                 graph.save(loaded, path)
             self._session = _session(path, threads)
-        except BaseException:
+        except BaseException:  # an interrupt, too, must leave no folder behind
             self._folder.cleanup()
             raise
 

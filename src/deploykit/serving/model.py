@@ -89,7 +89,7 @@ class Model:
                 runtime.close()
                 runtime = self._open(chosen.threads)
                 self._warm_up(runtime, feeds)
-        except BaseException:
+        except BaseException:  # readiness must be honest whatever stopped the load
             self.state = State.FAILED
             raise
         with self._lock:
