@@ -57,6 +57,8 @@ class Target:
     alone: whether each artifact is built in a process of its own, because its bytes depend on what was built before.
     runs_on: why its engine does not run on this machine, as a `module:function` returning a reason or None.
     simulated: whether `runtime` computes artifacts also where the engine is not: values then, never times.
+    tables: operator tables of the package by version ("" where there are none), for versions whose engine is not here.
+    measured: name of the engine whose measured operator table stands in for it where it is not installed.
     """
 
     name: str
@@ -79,6 +81,8 @@ class Target:
     alone: bool = False
     runs_on: str | None = None
     simulated: bool = False
+    tables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    measured: str | None = None
 
     @property
     def install(self) -> str:

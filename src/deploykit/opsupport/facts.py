@@ -1,0 +1,168 @@
+"""What rules are asked about: a node with its attributes, and its tensors with type, shape and constant value."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from deploykit import graph
+from deploykit.graph.signature import constant_of, dtype_name
+from deploykit.opsupport.registry import since_version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    import onnx_ir as ir
+
+# Constants above this many elements are known to be constant; their values are not looked at.
+_LARGEST_VALUE = 65_536
+# Operators that give a constant when their inputs are constant are all but these, and those with bodies.
+_NEVER_CONSTANT = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """What is known of one input or output.
+
+    dtype: numpy's name, "string", "sequence(...)", "optional(...)" or "unknown". shape: sizes, names of symbolic
+    dimensions, None for a dimension without either; None when not even the rank is known.
+    constant: an initializer or a Constant. foldable: constant, or computed from constants only.
+    """
+
+    name: str
+    dtype: str = "unknown"
+    shape: tuple[int | str | None, ...] | None = None
+    constant: bool = False
+    foldable: bool = False
+    _tensor: ir.TensorProtocol | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    @property
+    def rank(self) -> int | None:
+        """Number of dimensions; None when unknown."""
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def value(self) -> np.ndarray[Any, Any] | None:
+        """The values of a constant of up to 65,536 elements; None for anything else."""
+        if self._tensor is None or self._tensor.size > _LARGEST_VALUE:
+            return None
+        return self._tensor.numpy()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What is known of one node.
+
+    domain: "" for ONNX's own. since: the revision of the operator that `opset` (of its domain) means; None when the
+    installed onnx does not know it. attributes: Python values as given (defaults are not filled in). inputs: None where
+    an optional one is left out.
+    """
+
+    name: str
+    domain: str
+    op: str
+    opset: int
+    since: int | None
+    attributes: Mapping[str, Any]
+    inputs: tuple[TensorFacts | None, ...]
+    outputs: tuple[TensorFacts | None, ...]
+
+    @property
+    def key(self) -> str:
+        """As the operator tables name it: `ai.onnx:Conv`."""
+        return f"{self.domain or 'ai.onnx'}:{self.op}"
+
+
+def facts_of(model: ir.Model, *, inferred: bool = False) -> list[NodeFacts]:
+    """Facts of every node, bodies of If, Loop and Scan included, in the order of `graph.all_nodes`.
+
+    inferred: whether shape inference has been run on the model. Nodes without a name get one as `graph.name_nodes`
+    gives it: the model given is changed in its names only.
+    """
+    known = model if inferred else graph.infer_shapes(model)
+    graph.name_nodes(known)
+    foldable: dict[int, bool] = {}
+    return [_facts(node, known, foldable) for node in graph.all_nodes(known)]
+
+
+def _facts(node: ir.Node, model: ir.Model, foldable: dict[int, bool]) -> NodeFacts:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    opset = node.version or model.opset_imports.get(node.domain) or model.opset_imports.get(domain) or 0
+    if not opset and not domain:
+        opset = graph.opset(model)
+    return NodeFacts(
+        name=node.name or "",
+        domain=domain,
+        op=node.op_type,
+        opset=opset,
+        since=since_version(domain, node.op_type, opset) if opset else None,
+        attributes={name: attribute_value(attribute) for name, attribute in node.attributes.items()},
+        inputs=tuple(None if value is None else tensor_facts(value, foldable) for value in node.inputs),
+        outputs=tuple(None if not value.name else tensor_facts(value, foldable) for value in node.outputs),
+    )
+
+
+def attribute_value(attribute: ir.Attr) -> Any:
+    """The Python value of an attribute: numbers, text, lists of them; a tensor as it is; None for a reference."""
+    if attribute.is_ref():
+        return None
+    value = attribute.value
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    return int(value) if type(value).__name__ == "DataType" else value
+
+
+def tensor_facts(value: ir.Value, foldable: dict[int, bool] | None = None) -> TensorFacts:
+    """Facts of one value. foldable: remembers what has been looked through, by id."""
+    import onnx_ir as ir
+
+    tensor = constant_of(value)
+    dtype = dtype_name(value.dtype if tensor is None else tensor.dtype)
+    if value.type is not None and not isinstance(value.type, (ir.TensorType, ir.SparseTensorType)):
+        kind = "optional" if isinstance(value.type, ir.OptionalType) else "sequence"
+        return TensorFacts(value.name or "", f"{kind}({dtype})")
+    shape: tuple[int | str | None, ...] | None = None
+    if tensor is not None:
+        shape = tuple(tensor.shape.numpy())
+    elif value.shape is not None:
+        shape = tuple(dim if isinstance(dim, int) else (dim.value or None) for dim in value.shape)
+    return TensorFacts(
+        value.name or "",
+        dtype,
+        shape,
+        constant=tensor is not None,
+        foldable=tensor is not None or _is_foldable(value, {} if foldable is None else foldable),
+        _tensor=tensor,
+    )
+
+
+def _is_foldable(value: ir.Value, seen: dict[int, bool]) -> bool:
+    """Whether a value follows from constants alone. Iterative: chains can be thousands of nodes long."""
+    pending = [value]
+    while pending:
+        current = pending[-1]
+        if id(current) in seen:
+            pending.pop()
+            continue
+        producer = current.producer()
+        known = constant_of(current) is not None or (producer is not None and producer.op_type == "Constant")
+        if known or producer is None or not producer.inputs or not _is_pure(producer):
+            seen[id(current)] = known
+            pending.pop()
+            continue
+        inputs = [given for given in producer.inputs if given is not None]
+        unseen = [given for given in inputs if id(given) not in seen]
+        if unseen:
+            pending += unseen
+            continue
+        seen[id(current)] = all(seen[id(given)] for given in inputs)
+        pending.pop()
+    return seen[id(value)]
+
+
+def _is_pure(node: ir.Node) -> bool:
+    """Whether nothing but its inputs decides what it gives: a body can read any value outside it."""
+    return node.op_type not in _NEVER_CONSTANT and not any(a.type.name == "GRAPH" for a in node.attributes.values())

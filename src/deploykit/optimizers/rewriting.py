@@ -1,0 +1,50 @@
+"""The contract of rewrites: what `check --fix` may do to nodes that a target refuses, as named, verified steps."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """What one application of a rewrite did: names of nodes that went and came, and a sentence for people.
+
+    bound: how the outputs may differ afterwards, as a precision of `parity.TOLERANCES` ("fp32" when they are equal but
+    for rounding; "int8" when values were quantized anew).
+    """
+
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+    text: str
+    bound: str = "fp32"
+
+
+class Rewrite(abc.ABC):
+    """One way to express nodes differently.
+
+    name: kebab-case, stable, shown to users. title: what it does, one line, shown in help and reports.
+    A rewrite knows nothing of targets: which one is tried follows from the nodes that a target refuses, and which one is
+    kept from what the target says of the result.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+
+    @abc.abstractmethod
+    def applies(self, node: ir.Node, model: ir.Model) -> bool:
+        """Whether this node can be expressed differently; shapes have been inferred. Changes nothing."""
+
+    @abc.abstractmethod
+    def apply(self, model: ir.Model, nodes: Sequence[ir.Node]) -> list[Change]:
+        """Rewrites these nodes of the model (all of them in scope of it, bodies included) in place.
+
+        Names of graph inputs and outputs, their order and symbolic dimensions stay. New nodes have unique names derived
+        from the node they replace. Nodes that turn out not to be expressible are left alone and have no Change.
+        """
