@@ -30,8 +30,8 @@ class Rewrite(abc.ABC):
     """One way to express nodes differently.
 
     name: kebab-case, stable, shown to users. title: what it does, one line, shown in help and reports.
-    A rewrite knows nothing of targets: which one is tried follows from the nodes that a target refuses, and which one is
-    kept from what the target says of the result.
+    A rewrite knows nothing of targets: which one is tried follows from the nodes that a target refuses, and which one
+    is kept from what the target says of the result.
     """
 
     name: ClassVar[str]
