@@ -1,0 +1,23 @@
+"""The table of rewrites: what `check --fix` can do to a node that a target refuses.
+
+In the order in which they are tried: what keeps more of the graph stands first. A row costs nothing until it is asked
+for; a module is imported when the first model is fixed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deploykit.optimizers.rewriting import Rewrite
+
+# (module below this package, class). One row for each rewrite; the same module may have several.
+ROWS: tuple[tuple[str, str], ...] = (("constant_inputs", "ConstantInputs"),)
+
+
+@functools.cache
+def all_rewrites() -> tuple[Rewrite, ...]:
+    """One instance of each row of the table, in its order; a rewrite has no state."""
+    return tuple(getattr(importlib.import_module(f"{__name__}.{module}"), kind)() for module, kind in ROWS)
