@@ -32,10 +32,13 @@ class Rewrite(abc.ABC):
     name: kebab-case, stable, shown to users. title: what it does, one line, shown in help and reports.
     A rewrite knows nothing of targets: which one is tried follows from the nodes that a target refuses, and which one
     is kept from what the target says of the result.
+    interface: whether it changes the dtype of graph inputs or outputs. Such a rewrite is tried only where a target
+    cannot hold one of them (`applies` is asked about the nodes that read or make that tensor), and is told loudly.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
+    interface: ClassVar[bool] = False
 
     @abc.abstractmethod
     def applies(self, node: ir.Node, model: ir.Model) -> bool:

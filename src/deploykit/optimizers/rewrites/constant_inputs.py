@@ -21,7 +21,7 @@ _LARGEST = 65_536
 class ConstantInputs(Rewrite):
     """A Conv whose weight is `Transpose(initializer)` gets the transposed initializer; so with axes, sizes and shapes.
 
-    Random nodes, quantization and bodies are never computed.
+    Random nodes, custom ones and those with bodies are never computed.
     """
 
     name: ClassVar[str] = "constant-inputs"
@@ -29,60 +29,115 @@ class ConstantInputs(Rewrite):
 
     def applies(self, node: ir.Node, model: ir.Model) -> bool:
         """Whether an input is computed from constants."""
-        del model
-        return bool(_behind(node))
+        return not _in_function(node, model) and bool(_computable(node))
 
     def apply(self, model: ir.Model, nodes: Sequence[ir.Node]) -> list[Change]:
-        """Folds what stands before these nodes; what nobody reads any more goes, too."""
-        from onnxscript.optimizer import fold_constants
-
-        wanted = {id(before) for node in nodes for before in _behind(node)}
-        names = {before.name for node in nodes for before in _behind(node)}
-        if not wanted:
-            return []
-        fold_constants(
-            model,
-            onnx_shape_inference=False,
-            input_size_limit=2**62,
-            output_size_limit=2**62,
-            should_fold=lambda node: id(node) in wanted,
-        )
-        left = {node.name for node in graph.all_nodes(model)}
-        gone = tuple(sorted(name for name in names if name and name not in left))
-        if not gone:
-            return []
-        return [Change(gone, (), f"computed the constant results of {', '.join(gone)}")]
+        """Gives each such input an initializer of its own; the nodes that nobody reads any more go."""
+        changes = []
+        for node in nodes:
+            if _in_function(node, model):
+                continue
+            found = _computable(node)
+            behind = list({id(before): before for _, ancestors in found for before in ancestors}.values())
+            for index, ancestors in found:
+                _replace(node, index, ancestors, graph.opset(model))
+            gone = _remove_unused(behind)
+            if found:
+                text = f"{node.op_type} {node.name!r} reads computed constants in place of {', '.join(gone) or 'nodes'}"
+                changes.append(Change(gone, (), text))
+        graph.name_nodes(model)
+        return changes
 
 
-def _behind(node: ir.Node) -> list[ir.Node]:
-    """The nodes that compute the node's inputs from constants; none for an input that would grow too large."""
+def _in_function(node: ir.Node, model: ir.Model) -> bool:
+    """Whether it stands in the body of a function, which can have no initializers."""
+    return any(node.graph is function.graph for function in model.functions.values())
+
+
+def _computable(node: ir.Node) -> list[tuple[int, list[ir.Node]]]:
+    """Each input that follows from constants and stays small, with the nodes that compute it, first things first."""
     from deploykit.opsupport.facts import tensor_facts
 
-    found: dict[int, ir.Node] = {}
+    found = []
     seen: dict[int, bool] = {}
-    for value in node.inputs:
+    for index, value in enumerate(node.inputs):
         if value is None or constant_of(value) is not None or not tensor_facts(value, seen).foldable:
             continue
-        if value.shape is None or not value.shape.is_static():
-            continue
-        behind = _ancestors(value)
-        if math.prod(value.shape.numpy()) <= max(_LARGEST, _elements(behind)):
-            found |= {id(before): before for before in behind}
-    return list(found.values())
+        ancestors = _ancestors(value)
+        limit = max(_LARGEST, _elements(ancestors))
+        made = [output for before in ancestors for output in before.outputs]
+        small = all(v.shape is not None and v.shape.is_static() and math.prod(v.shape.numpy()) <= limit for v in made)
+        if small and all(before.domain in ("", "ai.onnx") for before in ancestors):
+            found.append((index, ancestors))
+    return found
 
 
 def _ancestors(value: ir.Value) -> list[ir.Node]:
-    pending, found = [value], {}
+    """The nodes that compute a value, each after those that it reads; Constants are values, not nodes, here."""
+    ordered: dict[int, ir.Node] = {}
+    pending = [value.producer()]
     while pending:
-        producer = pending.pop().producer()
-        if producer is None or id(producer) in found or producer.op_type == "Constant":
+        node = pending[-1]
+        if node is None or id(node) in ordered or node.op_type == "Constant":
+            pending.pop()
             continue
-        found[id(producer)] = producer
-        pending += [given for given in producer.inputs if given is not None]
-    return list(found.values())
+        before = [given.producer() for given in node.inputs if given is not None]
+        unmet = [n for n in before if n is not None and n.op_type != "Constant" and id(n) not in ordered]
+        if unmet:
+            pending += unmet
+            continue
+        ordered[id(node)] = node
+        pending.pop()
+    return list(ordered.values())
 
 
 def _elements(nodes: Sequence[ir.Node]) -> int:
     """Of all constants that these nodes read."""
     known = {id(value): constant_of(value) for node in nodes for value in node.inputs if value is not None}
     return sum(tensor.size for tensor in known.values() if tensor is not None)
+
+
+def _replace(node: ir.Node, index: int, ancestors: Sequence[ir.Node], opset: int) -> None:
+    """Computes an input with the standard's own definitions and puts the result in its place."""
+    import onnx_ir as ir
+    from onnx import TensorProto, helper
+    from onnx.reference import ReferenceEvaluator
+
+    value, owner = node.inputs[index], node.graph
+    if value is None or not isinstance(owner, ir.Graph):
+        return
+    given = {v.name: constant_of(v) for before in ancestors for v in before.inputs if v is not None and v.name}
+    constants = [(name, tensor) for name, tensor in given.items() if tensor is not None]
+    protos = []
+    for name, tensor in constants:
+        proto = ir.serde.serialize_tensor(ir.Tensor(tensor.numpy(), name=name, dtype=tensor.dtype))
+        proto.name = name
+        protos.append(proto)
+    made = helper.make_graph(
+        [ir.serde.serialize_node(before) for before in ancestors],
+        "constant",
+        [],
+        [helper.make_tensor_value_info(value.name or "", int(value.dtype or TensorProto.FLOAT), None)],
+        initializer=protos,
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)])
+    (result,) = ReferenceEvaluator(model).run(None, {})
+    computed = ir.Value(
+        name=f"{node.name}/{value.name}",
+        shape=ir.Shape(result.shape),
+        type=ir.TensorType(value.dtype) if value.dtype is not None else None,
+        const_value=ir.Tensor(result, name=f"{node.name}/{value.name}", dtype=value.dtype),
+    )
+    owner.register_initializer(computed)
+    node.replace_input_with(index, computed)
+
+
+def _remove_unused(nodes: Sequence[ir.Node]) -> tuple[str, ...]:
+    """Takes those out whose results nobody reads, last ones first; returns their names."""
+    gone = []
+    for node in reversed(nodes):
+        used = any(output.uses() or output.is_graph_output() for output in node.outputs)
+        if not used and node.graph is not None:
+            node.graph.remove(node, safe=True)
+            gone.append(node.name or node.op_type)
+    return tuple(reversed(gone))
