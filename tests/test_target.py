@@ -9,7 +9,17 @@ import pytest
 from deploykit import target
 from deploykit.errors import UnavailableError, UsageError
 from deploykit.runtime import open_runtime
-from deploykit.target import Target, check_options, format_of, get_target, parse_target, target_names, target_of_format
+from deploykit.target import (
+    Target,
+    check_options,
+    format_of,
+    get_target,
+    nearest_lower,
+    parse_target,
+    require_converter,
+    target_names,
+    target_of_format,
+)
 
 ALL = target_names()
 MADE_UP = Target(
@@ -33,8 +43,9 @@ def made_up(monkeypatch):
     monkeypatch.setitem(sys.modules, "made_up_module", module)
 
 
-def test_the_four_targets_are_there():
+def test_the_targets_are_there():
     assert {"onnxruntime", "openvino", "tensorrt-rtx", "coreml"} <= set(ALL)
+    assert {"tensorrt", "onnxruntime-web", "litert", "ncnn", "mnn", "tvm"} <= set(ALL)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -79,6 +90,48 @@ def test_versions():
         parse_target("made-up@9")
     assert caught.value.code == "DK802"
     assert "2, 1" in caught.value.context[0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"), [("8.5", "8.5"), ("10.9", "10.1"), ("10.16.2", "10.16"), ("9", "8.6"), ("12.0", "11.1")]
+)
+def test_a_numbered_version_between_two_stands_for_the_nearest_lower(asked, taken):
+    target, version = parse_target(f"tensorrt@{asked}")
+    assert version == asked
+    assert nearest_lower(target, version) == taken
+
+
+def test_the_default_is_the_newest_version_of_a_numbered_target():
+    assert parse_target("tensorrt")[1] == "11.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("tensorrt@8.4", "below 8.5"), ("tensorrt@newest", ""), ("tensorrt@", None), ("onnxruntime-web@webgp", "webgpu")],
+)
+def test_no_version_as_low_and_no_such_version(text, hint):
+    if hint is None:
+        assert parse_target(text)[1] == "11.1"
+        return
+    with pytest.raises(UsageError) as caught:
+        parse_target(text)
+    assert caught.value.code == "DK802"
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["tensorrt@10.9", "litert", "onnxruntime@cuda", "onnxruntime-web"])
+def test_a_target_that_is_checked_only_is_not_converted_to(text):
+    target, version = parse_target(text)
+    with pytest.raises(UnavailableError, match="does not convert to") as caught:
+        require_converter(target, version)
+    assert caught.value.code == "DK214"
+    assert caught.value.hint
+    assert not target.asks_engine(version)
+
+
+def test_a_target_that_is_converted_to_is_not_refused():
+    for text in ("onnxruntime", "openvino", "coreml@iOS16"):
+        require_converter(*parse_target(text))
 
 
 @pytest.mark.usefixtures("made_up")

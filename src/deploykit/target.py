@@ -13,7 +13,7 @@ import importlib.metadata
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit import lazy
-from deploykit.errors import UsageError
+from deploykit.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,6 +58,9 @@ class Target:
     runs_on: why its engine does not run on this machine, as a `module:function` returning a reason or None.
     simulated: whether `runtime` computes artifacts also where the engine is not: values then, never times.
     tables: operator tables of the package by version ("" where there are none), for versions whose engine is not here.
+    numbered: whether versions are numbers, so that one between two of them stands for the nearest lower one.
+    check_only: versions that their operator table alone speaks for: no engine of theirs runs or converts here.
+    elsewhere: how the artifact is made where deploykit does not convert to the target, as a command or a sentence.
     measured: name of the engine whose measured operator table stands in for it where it is not installed.
     """
 
@@ -83,10 +86,23 @@ class Target:
     simulated: bool = False
     tables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     measured: str | None = None
+    numbered: bool = False
+    check_only: tuple[str, ...] = ()
+    elsewhere: str = ""
+
+    def converts(self, version: str | None) -> bool:
+        """Whether deploykit makes artifacts of that version, where what it needs is installed."""
+        return self.converter is not None and version not in self.check_only
+
+    def asks_engine(self, version: str | None) -> bool:
+        """Whether an engine that may be installed here speaks for that version."""
+        return self.support is not None and version not in self.check_only
 
     @property
     def install(self) -> str:
-        """The command that brings what it needs; a target of another package has no extra here."""
+        """The command that brings what it needs, if anything; a target of another package has no extra here."""
+        if self.extra is None and not self.packages:
+            return ""
         if self.extra is not None:
             return f"pip install 'deploykit[{self.extra}]'"
         return f"pip install {' '.join(self.distributions or self.packages)}"
@@ -98,6 +114,12 @@ _TABLE: dict[str, str] = {
     "openvino": "deploykit.converters.openvino:TARGET",
     "tensorrt-rtx": "deploykit.converters.tensorrt_rtx:TARGET",
     "coreml": "deploykit.converters.coreml:TARGET",
+    "tensorrt": "deploykit.converters.tensorrt:TARGET",
+    "onnxruntime-web": "deploykit.converters.onnxruntime_web:TARGET",
+    "litert": "deploykit.converters.litert:TARGET",
+    "ncnn": "deploykit.converters.ncnn:TARGET",
+    "mnn": "deploykit.converters.mnn:TARGET",
+    "tvm": "deploykit.converters.tvm:TARGET",
 }
 
 
@@ -143,13 +165,50 @@ def parse_target(text: str) -> tuple[Target, str | None]:
     target = get_target(name)
     if not version:
         return target, target.versions[0] if target.versions else None
-    if version not in target.versions:
+    if version not in target.versions and nearest_lower(target, version) is None:
         raise UsageError(
             f"target {name!r} has no version {version!r}",
             code="DK802",
             context=[f"versions: {', '.join(target.versions) or 'none; leave @ away'}"],
+            hint=_about_versions(target, version),
         )
     return target, version
+
+
+def nearest_lower(target: Target, version: str) -> str | None:
+    """The version of the target that speaks for a numbered one between its own; None when there is none as low."""
+    asked = _numbers(version)
+    if not target.numbered or asked is None:
+        return None
+    known = {numbers: text for text in target.versions if (numbers := _numbers(text)) is not None}
+    return known[max(lower)] if (lower := [numbers for numbers in known if numbers <= asked]) else None
+
+
+def _numbers(version: str) -> tuple[int, ...] | None:
+    parts = version.split(".")
+    return tuple(map(int, parts)) if all(part.isascii() and part.isdecimal() for part in parts) else None
+
+
+def _about_versions(target: Target, version: str) -> str:
+    if target.numbered and _numbers(version) is not None:
+        lowest = min(target.versions, key=lambda text: _numbers(text) or ())
+        return f"nothing is known of versions below {lowest}"
+    near = difflib.get_close_matches(version.casefold(), target.versions, n=1)
+    return f"did you mean {target.name}@{near[0]}?" if near else ""
+
+
+def require_converter(target: Target, version: str | None) -> None:
+    """Raises UnavailableError (DK214) where deploykit checks models for a target and makes no artifacts of it."""
+    if target.converts(version):
+        return
+    others = [v for v in target.versions if target.converts(v)]
+    named = f"{target.title} ({target.name}@{version})" if others else target.title
+    raise UnavailableError(
+        f"deploykit does not convert to {named}: it checks models for it",
+        code="DK214",
+        target=target.name,
+        hint=target.elsewhere,
+    )
 
 
 def check_options(target: Target, options: Mapping[str, Any]) -> None:

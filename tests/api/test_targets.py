@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import deploykit
 from deploykit import lazy
-from deploykit.target import target_names
+from deploykit.target import get_target, target_names
 
 if TYPE_CHECKING:
     import pytest
@@ -27,11 +27,20 @@ def test_onnxruntime_is_in_every_install() -> None:
     assert (row["check"], row["convert"], row["run"], row["missing"]) == (True, True, True, "")
 
 
-def test_an_uninstalled_backend_can_nothing_and_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_uninstalled_backend_is_checked_from_its_table_at_most_and_names_its_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lazy, "installed", lambda module: module != "openvino")
     row = rows()["openvino"]
-    assert (row["check"], row["convert"], row["run"]) == (False, False, False)
+    assert (row["check"], row["convert"], row["run"]) == (True, False, False)
     assert row["missing"] == "pip install 'deploykit[openvino]'"
+
+
+def test_a_target_that_is_checked_only_says_how_its_artifact_is_made() -> None:
+    for name in ("tensorrt", "onnxruntime-web", "litert", "ncnn", "mnn", "tvm"):
+        row = rows()[name]
+        assert (row["check"], row["convert"], row["run"]) == (True, False, False)
+        assert row["missing"] == f"checked here, made elsewhere: {get_target(name).elsewhere}"
 
 
 def test_what_does_not_run_here_says_why() -> None:

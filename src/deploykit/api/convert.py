@@ -23,6 +23,7 @@ from deploykit.target import (
     check_options,
     comparison_worker,
     parse_target,
+    require_converter,
     require_packages,
     unavailable,
 )
@@ -250,9 +251,11 @@ def convert(
     data: DATA for the comparison, random:0 when not given. reference: the float ONNX for the second gate.
     Returns a report whose metrics hold the converter's facts and `parity` ({"parent": ..., "source": ...}, or null
     where the artifact does not run here). A refused node or a failed comparison is a failed report with no artifact.
-    Raises UsageError, OutputError, ModelError, MissingDependencyError or VendorError.
+    Raises UsageError, OutputError, ModelError, UnavailableError (DK214 for a target that is checked only),
+    MissingDependencyError or VendorError.
     """
     target, version = parse_target(to)
+    require_converter(target, version)
     check_options(target, options or {})
     bounds = bounds_of(dims)
     shapes = parse_profiles(profiles)

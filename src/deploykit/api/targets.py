@@ -29,17 +29,21 @@ def _row(target: Target) -> dict[str, Any]:
     missing = []
     if absent:
         missing.append(target.install)
-    if target.runtime is None and not reason:
+    if target.converter is None:
+        reason = f"checked here, made elsewhere: {target.elsewhere}"
+    elif target.runtime is None and not reason:
         reason = f"nothing runs {target.title} artifacts here"
     if reason:
         missing.append(reason)
+    # A table speaks of a target also where its engine is not installed.
+    told = bool(target.tables) or target.measured is not None
     return {
         "name": target.name,
         "title": target.title,
         "suffix": target.suffix,
         "versions": list(target.versions),
         "precisions": list(target.precisions),
-        "check": target.support is not None and installed,
+        "check": told or (target.support is not None and installed),
         "convert": target.converter is not None and installed,
         "run": target.runtime is not None and installed and reason is None,
         "missing": "; ".join(missing),

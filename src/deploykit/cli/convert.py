@@ -25,7 +25,7 @@ from deploykit.cli.options import (
 )
 from deploykit.cli.ui import Ui
 from deploykit.report import Report
-from deploykit.target import check_options
+from deploykit.target import check_options, parse_target, require_converter
 
 
 @command(example="deploykit convert model.onnx --to openvino -o model.xml --data test.npz")
@@ -60,7 +60,8 @@ def convert(
     seed: SeedOpt = 0,
 ) -> Report:
     """Convert to a target's own format, and compare the result with its ONNX parent and its float source."""
-    target = arguments.one_target(to)
+    target, version = parse_target(to)
+    require_converter(target, version)
     arguments.source(source)
     io.check_output(output, force=ui.force, suffix=target.suffix or None)
     options = arguments.pairs(option, "--option")

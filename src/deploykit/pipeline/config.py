@@ -14,7 +14,7 @@ from deploykit.data.contract import InputContract, PreprocessSpec
 from deploykit.data.dataset import READABLE
 from deploykit.errors import ConfigError, DeploykitError
 from deploykit.pipeline.located_yaml import LocatedYaml
-from deploykit.target import check_options, parse_target
+from deploykit.target import check_options, parse_target, require_converter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -285,7 +285,8 @@ def _check_names(config: Config, located: LocatedYaml) -> None:
     for name, section in config.targets.items():
         place = located.place(("targets", name))
         try:
-            target, _ = parse_target(name)
+            target, version = parse_target(name)
+            require_converter(target, version)
             check_options(target, section.options)
         except DeploykitError as problem:
             raise ConfigError(

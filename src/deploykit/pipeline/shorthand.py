@@ -12,7 +12,7 @@ import yaml
 from deploykit.data import specs
 from deploykit.errors import UsageError
 from deploykit.pipeline.config import Config, in_file, named_file
-from deploykit.target import parse_target
+from deploykit.target import parse_target, require_converter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +34,8 @@ _NAMED_FILES = (
 def config_from_options(source: str, options: Mapping[str, Any]) -> Config:
     """The configuration that `run SOURCE --to ... --precision ...` means; paths are relative to the working folder.
 
-    Raises UsageError: DK806 without a target, DK807 for a precision that no named target takes or int8 without data.
+    Raises UsageError: DK806 without a target, DK807 for a precision that no named target takes or int8 without data;
+    UnavailableError (DK214) for a target that is checked only.
     """
     targets = _listed(options["to"])
     if not targets:
@@ -86,7 +87,8 @@ def _input(spec: Any) -> dict[str, Any]:
 
 
 def _check_precisions(name: str, precisions: Sequence[str]) -> None:
-    target, _ = parse_target(name)
+    target, version = parse_target(name)
+    require_converter(target, version)
     for precision in precisions:
         if precision not in target.precisions:
             raise UsageError(

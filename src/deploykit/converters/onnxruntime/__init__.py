@@ -13,7 +13,7 @@ TARGET = Target(
     packages=("onnxruntime",),
     distributions=("onnxruntime",),
     precisions=("fp32", "fp16", "int8", "int8-weights"),
-    versions=("cpu",),
+    versions=("cpu", "cuda", "dml", "qnn", "coreml", "nnapi"),
     options={
         "optimization": "how far the graph is optimised ahead of time: none (the default, portable), basic, or "
         "extended (writes com.microsoft operators)"
@@ -34,4 +34,15 @@ TARGET = Target(
     support="deploykit.converters.onnxruntime.support:support_job",
     runtime="deploykit.converters.onnxruntime.runtime:load",
     worker="onnxruntime",
+    tables={
+        "cpu": "ort-cpu-1.32.0",
+        "cuda": "ort-cuda",
+        "dml": "ort-dml",
+        "qnn": "qnn",
+        "coreml": "coreml-ep-mlprogram",
+        "nnapi": "nnapi",
+    },
+    # Their providers are in other packages than the one that is installed with deploykit.
+    check_only=("cuda", "dml", "qnn", "coreml", "nnapi"),
+    elsewhere="the file is the same for every provider: deploykit convert MODEL --to onnxruntime -o OUT.onnx",
 )

@@ -29,4 +29,5 @@ TARGET = Target(
     runtime="deploykit.converters.openvino.runtime:load",
     inspect="deploykit.converters.openvino.inspect:describe",
     worker="openvino",
+    tables={"": "openvino-2026.4.1"},
 )

@@ -1,0 +1,27 @@
+"""LiteRT: models are checked against what onnx2tf turns into TensorFlow Lite operators."""
+
+from __future__ import annotations
+
+from deploykit.target import QuantizationScheme, Target
+
+TARGET = Target(
+    name="litert",
+    title="LiteRT",
+    suffix=".tflite",
+    format="litert",
+    extra=None,
+    packages=(),
+    distributions=(),
+    precisions=("fp32", "fp16", "int8"),
+    # The LiteRT quantization specification: int8 activations with a fitted zero point, int8 weights per channel with
+    # zero point 0, int32 bias.
+    scheme=QuantizationScheme(
+        activation="int8",
+        symmetric_activations=False,
+        per_channel=True,
+        quantize_bias=True,
+        quantize_residual=True,
+    ),
+    tables={"": "litert-onnx2tf"},
+    elsewhere="pip install onnx2tf, then: onnx2tf -i MODEL -o FOLDER",
+)
