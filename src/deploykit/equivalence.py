@@ -5,6 +5,7 @@ Compares in this process, with the reference: call it in a worker.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -19,13 +20,13 @@ from deploykit import graph, io
 from deploykit.comparison import compare, stochastic_nodes
 from deploykit.data import dim_ranges, open_data
 from deploykit.errors import VendorError
-from deploykit.parity import TOLERANCES
+from deploykit.parity import TOLERANCES, row_for
 from deploykit.progress import OnProgress, silent
 from deploykit.reference import Reference
 from deploykit.report import Finding, failure, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from deploykit.artifact import TensorSpec
     from deploykit.data import DimRange, Sample
@@ -47,18 +48,22 @@ def compare_models(
     dims: Mapping[str, Sequence[int | None]] | None = None,
     seed: int = 0,
     samples: int = POINTS,
+    bound: str = "fp32",
+    requantized: Collection[str] = (),
+    opener: Callable[[Path], Reference] = Reference,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """Proves a candidate against its original; returns JSON: outputs, samples, compared, findings.
 
-    The tolerance is that of the original's float type. Random nodes get the same seeds on both sides, so that what is
-    built on them is compared too. Operators that the reference does not have are replaced on both sides by one that
-    passes its first input on: what is around them is compared, and a warning names them. compared: False when not even
-    that runs. Error findings are differences.
+    The tolerance is that of the original's float type, or of `bound` (a row of `parity.TOLERANCES`) where that is
+    looser. requantized: names of quantization nodes that were replaced on purpose. opener: opens both models.
+    Random nodes get the same seeds on both sides, so that what is built on them is compared too. Operators that the
+    reference does not have are replaced on both sides by one that passes its first input on: what is around them is
+    compared, and a warning names them. compared: False when not even that runs. Error findings are differences.
     """
     first, second = graph.load(original), graph.load(candidate)
     findings = interface_differences(first, second)
-    findings += kept_differences(first, second)
+    findings += kept_differences(first, second, requantized)
     findings += [
         warning("DK630", f"the model is random in {name}: compared with fixed seeds")
         for name in stochastic_nodes(original)
@@ -79,12 +84,18 @@ def compare_models(
             if changed:
                 graph.save(model, path)
             paths.append(path)
-        return _compare_outputs(paths[0], paths[1], _precision(first), findings, dims or {}, seed, samples, on_progress)
+        with contextlib.ExitStack() as opened:
+            both = []
+            for path in paths:
+                both.append(opener(path))
+                opened.callback(both[-1].close)
+            precision = row_for(_precision(first), bound)
+            return _compare_outputs(paths[0], both, precision, findings, dims or {}, seed, samples, on_progress)
 
 
 def _compare_outputs(
     original: Path,
-    candidate: Path,
+    both: Sequence[Reference],
     precision: str,
     findings: list[Finding],
     dims: Mapping[str, Sequence[int | None]],
@@ -92,7 +103,7 @@ def _compare_outputs(
     samples: int,
     on_progress: OnProgress,
 ) -> dict[str, Any]:
-    reference, other = Reference(original), Reference(candidate)
+    reference, other = both
     try:
         # Inputs without a rank have no random data: such a model is compared by its structure only.
         if any(spec.shape is None for spec in reference.inputs):
@@ -114,9 +125,6 @@ def _compare_outputs(
         if not result["samples"]:
             findings.append(warning("DK632", f"the original refuses every input that was tried: {probe.refusal}"))
             return _result(findings)
-    finally:
-        reference.close()
-        other.close()
     findings += [Finding.from_dict(facts) for facts in result["findings"]]
     return {**_result(findings), "outputs": result["outputs"], "samples": result["samples"], "compared": True}
 
@@ -255,8 +263,11 @@ def _same(old: TensorSpec, new: TensorSpec, *, exact: bool) -> bool:
     )
 
 
-def kept_differences(original: ir.Model, candidate: ir.Model) -> list[Finding]:
-    """Failures for nodes that must survive any rewriting: random ones, unknown ones, quantization."""
+def kept_differences(original: ir.Model, candidate: ir.Model, requantized: Collection[str] = ()) -> list[Finding]:
+    """Failures for nodes that must survive any rewriting: random ones, unknown ones, quantization.
+
+    requantized: names of quantization nodes that need not.
+    """
     found = []
     for what, before, after in (
         ("random", random_nodes(original), random_nodes(candidate)),
@@ -267,15 +278,15 @@ def kept_differences(original: ir.Model, candidate: ir.Model) -> list[Finding]:
             if _identity(node) in lost:
                 text = f"the {what} node {node.name!r} ({node.op_type}) was removed or changed"
                 found.append(failure("DK634", text, node=node.name, op=node.op_type))
-    lost_scales = _count(original) - _count(candidate)
+    lost_scales = _count(original, requantized) - _count(candidate)
     if lost_scales > 0:
         text = f"{lost_scales} QuantizeLinear/DequantizeLinear nodes were removed: the quantization would be lost"
         found.append(failure("DK634", text))
     return found
 
 
-def _count(model: ir.Model) -> int:
-    return sum(node.op_type in _QUANTIZED for node in graph.all_nodes(model))
+def _count(model: ir.Model, without: Collection[str] = ()) -> int:
+    return sum(node.op_type in _QUANTIZED and node.name not in without for node in graph.all_nodes(model))
 
 
 def _identity(node: ir.Node) -> tuple[Any, ...]:
