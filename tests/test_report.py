@@ -49,7 +49,8 @@ def test_json_document(tmp_path):
     assert document["schema"] == SCHEMA == "deploykit.report/1"
     assert document["metrics"] == {"a": None, "b": [None, 1.5], "c": {"d": [None, None]}}
     assert document["artifact"] == document["artifacts"][0]
-    assert set(document["findings"][0]) == {"code", "severity", "target", "node", "op", "tensor", "message", "hint"}
+    place = {"target", "node", "op", "tensor", "scope"}
+    assert set(document["findings"][0]) == {"code", "severity", "message", "hint"} | place
     assert document["findings"][1]["message"] == "crash (f.xml)\nmore"
     assert document["vendor"] == {"log": ["last"], "reproduce": "python x"}
     assert document["seconds"] == 1.2346

@@ -20,7 +20,10 @@ SCHEMA = "deploykit.report/1"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """One observation with a stable code, its place and what to do."""
+    """One observation with a stable code, its place and what to do.
+
+    scope: the module of the source program that the node came from, where the exporter recorded it.
+    """
 
     code: str
     severity: Severity
@@ -30,6 +33,7 @@ class Finding:
     node: str | None = None
     op: str | None = None
     tensor: str | None = None
+    scope: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form, keys as in the contract."""
@@ -42,6 +46,7 @@ class Finding:
             "tensor": self.tensor,
             "message": self.message,
             "hint": self.hint,
+            "scope": self.scope,
         }
 
     @classmethod

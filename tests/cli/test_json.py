@@ -55,7 +55,7 @@ FINDING = {
         "severity": {"enum": ["error", "warning", "note"]},
         "message": TEXT,
         "hint": {"type": "string"},
-        **dict.fromkeys(("target", "node", "op", "tensor"), OPTIONAL_TEXT),
+        **dict.fromkeys(("target", "node", "op", "tensor", "scope"), OPTIONAL_TEXT),
     },
     "additionalProperties": False,
 }

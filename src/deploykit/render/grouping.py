@@ -52,7 +52,7 @@ def grouped(findings: Iterable[Finding]) -> list[FindingGroup]:
 
 
 def where(finding: Finding) -> str:
-    """The place of a finding on one line: `openvino: node 'conv_3' (Conv), tensor 'x'`; empty without one."""
+    """The place of a finding on one line: `openvino: node 'conv_3' (Conv) in encoder.stem`; empty without one."""
     place = _spot(finding)
     if finding.target is None:
         return place
@@ -60,10 +60,11 @@ def where(finding: Finding) -> str:
 
 
 def _spot(finding: Finding) -> str:
-    """Node, op and tensor of a finding, without its target."""
+    """Node, op, module and tensor of a finding, without its target."""
     parts = []
     if finding.node is not None:
-        parts.append(f"node {finding.node!r}" + (f" ({finding.op})" if finding.op else ""))
+        origin = f" in {finding.scope}" if finding.scope else ""
+        parts.append(f"node {finding.node!r}" + (f" ({finding.op})" if finding.op else "") + origin)
     elif finding.op is not None:
         parts.append(f"op {finding.op}")
     if finding.tensor is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -48,13 +49,27 @@ def _result(finding: Finding, index: int, file: Any) -> dict[str, Any]:
     place = where(finding)
     location: dict[str, Any] = {}
     if file is not None:
-        location["physicalLocation"] = {"artifactLocation": {"uri": quote(str(file).replace("\\", "/"))}}
+        # A model has no lines, and GitHub shows no result without one.
+        artifact = {"uri": quote(str(file).replace("\\", "/"))}
+        location["physicalLocation"] = {"artifactLocation": artifact, "region": {"startLine": 1}}
     if place:
         location["logicalLocations"] = [{"fullyQualifiedName": place}]
+    if finding.scope:
+        location["logicalLocations"].append({"fullyQualifiedName": finding.scope, "kind": "module"})
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": index,
         "level": finding.severity,
         "message": {"text": text},
+        "partialFingerprints": {"primaryLocationLineHash": _fingerprint(finding)},
     }
     return {**result, "locations": [location]} if location else result
+
+
+def _fingerprint(finding: Finding) -> str:
+    """What makes two results the same problem: GitHub would take all results of a rule in a file without lines for one.
+
+    The message stays outside: it has versions in it.
+    """
+    identity = json.dumps([finding.code, finding.target, finding.node, finding.op, finding.tensor])
+    return f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}:1"
