@@ -4,7 +4,7 @@ from onnx import parser
 
 from deploykit import lazy
 from deploykit.errors import VendorError
-from deploykit.opsupport import Status, checker, conditional, supported, unknown, unsupported
+from deploykit.opsupport import Status, conditional, engines, supported, unknown, unsupported
 from deploykit.opsupport.checker import NodeVerdict, TargetSummary, check_model
 from deploykit.report import failure
 from deploykit.target import get_target
@@ -83,19 +83,28 @@ def test_every_node_of_every_body_has_a_verdict_in_every_target(branches):
     assert found[0].as_dict()["verdict"] == "runs whole"
 
 
-def test_target_that_is_not_installed_is_unknown_and_says_what_to_install(branches, monkeypatch):
+def test_target_that_is_not_installed_is_judged_by_its_tables_and_says_what_to_install(branches, monkeypatch):
     monkeypatch.setattr(lazy, "installed", lambda package: package != "openvino")
     missing, there = check_model(branches, ["openvino", "onnxruntime"])
-    assert len(missing.of(Status.UNKNOWN)) == 3
+    assert "front-end" not in missing.source
+    assert {node.kind for node in missing.nodes} <= {"measurement", "table"}
     assert "deploykit[openvino]" in missing.problem.hint
     assert there.runs
+
+
+def test_target_that_nobody_speaks_about_is_unknown(branches, monkeypatch):
+    monkeypatch.setattr(lazy, "installed", lambda package: package != "coremltools")
+    (found,) = check_model(branches, ["coreml"])
+    assert len(found.of(Status.UNKNOWN)) == 3
+    assert found.runs is None
+    assert not found.spoke
 
 
 def test_source_that_crashes_leaves_its_target_unknown(branches, monkeypatch):
     def crash(name, *args, **kwargs):
         raise VendorError(f"{name} crashed with SIGSEGV", code="DK511")
 
-    monkeypatch.setattr(checker, "run_isolated", crash)
+    monkeypatch.setattr(engines, "run_isolated", crash)
     (found,) = check_model(branches, ["openvino"])
     assert found.problem.code == "DK511"
     assert found.runs is None

@@ -1,109 +1,37 @@
-"""Asks every target's own source of truth about a model's nodes, each in its worker, and adds up the answers."""
+"""Asks every source about a model's nodes, the engines here, measured and operator tables, and adds up the answers.
+
+The engines work in their workers, all at the same time, while this process counts multiply-accumulates and gathers the
+facts that tables are asked about.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+import json
 from typing import TYPE_CHECKING, Any
 
-from deploykit import graph, lazy
-from deploykit.errors import UnavailableError, VendorError
-from deploykit.isolation import run_isolated, workers
+from deploykit import graph
+from deploykit.opsupport.engines import Answer, ask_all, why_not_asked
+from deploykit.opsupport.facts import facts_of
+from deploykit.opsupport.partitions import Wiring, wiring_of
+from deploykit.opsupport.sources import Shelf, settle
+from deploykit.opsupport.summary import REFUSED_WHOLE, NodeVerdict, TargetSummary
 from deploykit.opsupport.verdict import Status, Verdict
 from deploykit.progress import OnProgress, Progress, silent
-from deploykit.report import Finding
 from deploykit.target import Target, parse_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-REFUSED_WHOLE = "DK202"
+    import onnx_ir as ir
 
+    from deploykit.opsupport.engines import Problem
+    from deploykit.opsupport.facts import NodeFacts
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class NodeVerdict:
-    """A verdict with its node, named as `graph.name_nodes` names it.
+__all__ = ["REFUSED_WHOLE", "NodeVerdict", "TargetSummary", "check_model"]
 
-    macs: of one call, symbolic dimensions 1. inside: the nodes (If, Loop) whose bodies hold it, outermost first.
-    """
-
-    node: str
-    op: str
-    domain: str
-    verdict: Verdict
-    macs: int = 0
-    inside: tuple[str, ...] = ()
-
-    @property
-    def operator(self) -> str:
-        """The operator with its domain, where that is not ONNX's own."""
-        return f"{self.domain}.{self.op}" if self.domain not in ("", "ai.onnx") else self.op
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TargetSummary:
-    """What one target says of a model.
-
-    source: who was asked; "" when nobody could be. partitions: pieces the target would run the model in, when it says.
-    findings: what is not about a single node; DK202 among them says that the engine refuses the model as a whole.
-    problem: why the source could not be asked.
-    """
-
-    target: Target
-    version: str | None
-    source: str
-    nodes: tuple[NodeVerdict, ...]
-    partitions: int | None = None
-    findings: tuple[Finding, ...] = ()
-    problem: UnavailableError | VendorError | None = None
-
-    def of(self, status: Status) -> list[NodeVerdict]:
-        """The nodes with that verdict, in graph order."""
-        return [node for node in self.nodes if node.verdict.status is status]
-
-    @property
-    def runs(self) -> bool | None:
-        """Whether the target runs the model; None when no source says."""
-        if self.problem is not None:
-            return None
-        if self.of(Status.UNSUPPORTED) or any(finding.code == REFUSED_WHOLE for finding in self.findings):
-            return False
-        return None if self.of(Status.UNKNOWN) else True
-
-    @property
-    def macs_share(self) -> float | None:
-        """Share of the multiply-accumulates on nodes that the target takes; None in a model without any.
-
-        What lies in the body of a refused node does not run, whatever is said of it alone.
-        """
-        total = sum(node.macs for node in self.nodes)
-        stopped = {node.node for node in self.nodes if not node.verdict.runs}
-        taken = sum(node.macs for node in self.nodes if node.verdict.runs and not stopped.intersection(node.inside))
-        return taken / total if total else None
-
-    @property
-    def verdict(self) -> str:
-        """In words: runs whole, runs in N partitions, does not run, unknown."""
-        if self.runs is None:
-            return "unknown"
-        if not self.runs:
-            return "does not run"
-        return f"runs in {self.partitions} partitions" if (self.partitions or 1) > 1 else "runs whole"
-
-    def as_dict(self) -> dict[str, Any]:
-        """One entry of `metrics.targets` in the JSON contract."""
-        counts = Counter(str(node.verdict.status) for node in self.nodes)
-        return {
-            "name": self.target.name,
-            "version": self.version,
-            "source": self.source or None,
-            **{str(status): counts[str(status)] for status in Status},
-            "nodes": len(self.nodes),
-            "macs_share": self.macs_share,
-            "partitions": self.partitions if self.runs else None,
-            "verdict": self.verdict,
-        }
+_NOBODY = Verdict(Status.UNKNOWN, "nobody was asked", "deploykit doctor")
 
 
 def check_model(
@@ -115,30 +43,60 @@ def check_model(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     on_progress: OnProgress = silent,
 ) -> list[TargetSummary]:
-    """The answers of all targets (`name` or `name@version`), in their order; every node has a verdict in each.
+    """What all targets (`name` or `name@version`) say, in their order; every node has a verdict in each.
 
     dims: bounds by symbol. profiles: shapes by input. options: each target's `--option`s, by target name.
-    A target whose engine is not installed or fails is UNKNOWN in every node, and its summary has the problem.
-    Raises ModelError or InvalidFileError for the file, UsageError for a target or an option.
+    Where an engine is not installed, tables speak, and the summary has the problem; a node that no source speaks about
+    is UNKNOWN. Raises ModelError or InvalidFileError for the file, UsageError for a target or an option.
     """
     chosen = [parse_target(text) for text in targets]
-    model = graph.load(path)
-    work = graph.macs(model)
-    unjudged = Verdict(Status.UNKNOWN, "nobody was asked", "deploykit doctor")
-    holders = _holders(graph.name_nodes(model).graph)
-    nodes = [
-        NodeVerdict(name, node.op_type, node.domain, unjudged, work.get(name, 0), holders.get(name, ()))
-        for node in graph.all_nodes(model)
-        for name in (node.name or "",)
-    ]
-    summaries = []
-    with workers():
-        for done, (target, version) in enumerate(chosen):
-            on_progress(Progress("checking", target.title, done, len(chosen)))
-            settings = {**(options or {}).get(target.name, {}), **({"version": version} if version else {})}
-            arguments = {"model": str(path), "options": settings, "dims": dims or {}, "profiles": profiles or {}}
-            summaries.append(_ask(target, version, arguments, nodes))
-    return summaries
+    model = graph.name_nodes(graph.load(path))
+    arguments = {"model": str(path), "dims": dims or {}, "profiles": profiles or {}}
+    questions = _questions(chosen, arguments, options or {})
+    names = dict.fromkeys(target.title for target, _ in questions.values())
+    subject: list[_Subject] = []
+    on_progress(Progress("checking", ", ".join(names), 0, len(questions)))
+    answers = ask_all(
+        list(questions.values()),
+        lambda done: on_progress(Progress("checking", "", done, len(questions))),
+        lambda: subject.append(_Subject.of(model, dims or {})),
+    )
+    by_question = dict(zip(questions, answers, strict=True))
+    return [_summary(subject[0], target, version, by_question, arguments, options or {}) for target, version in chosen]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Subject:
+    """The model as this process sees it, once for all targets. calls: nodes that call a function of the model."""
+
+    nodes: tuple[NodeVerdict, ...]
+    facts: tuple[NodeFacts, ...]
+    wiring: Wiring
+    calls: frozenset[str]
+
+    @classmethod
+    def of(cls, model: ir.Model, dims: Mapping[str, Sequence[int | None]]) -> _Subject:
+        work = graph.macs(model)
+        wiring = wiring_of(model)
+        holders = _holders(model.graph)
+        nodes = list(graph.all_nodes(model))
+        rows = tuple(
+            NodeVerdict(name, node.op_type, node.domain, _NOBODY, work.get(name, 0), holders.get(name, ()))
+            for node in nodes
+            for name in (node.name or "",)
+        )
+        calls = frozenset(node.name or "" for node in nodes if node.op_identifier() in model.functions)
+        _fix(model, {name: int(low) for name, (low, high) in dims.items() if low is not None and low == high})
+        return cls(rows, tuple(facts_of(model)), wiring, calls)
+
+
+def _fix(model: ir.Model, sizes: Mapping[str, int]) -> None:
+    """Gives the inputs' symbolic dimensions the one size that their bounds leave; the rest follows by inference."""
+    import onnx_ir as ir
+
+    for value in model.graph.inputs if sizes else ():
+        if value.shape is not None:
+            value.shape = ir.Shape([d if isinstance(d, int) else sizes.get(str(d.value), d) for d in value.shape])
 
 
 def _holders(holder: Any, inside: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
@@ -154,33 +112,92 @@ def _holders(holder: Any, inside: tuple[str, ...] = ()) -> dict[str, tuple[str, 
     return found
 
 
-def _ask(
-    target: Target, version: str | None, arguments: Mapping[str, Any], nodes: Sequence[NodeVerdict]
+def _questions(
+    chosen: Sequence[tuple[Target, str | None]], arguments: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]
+) -> dict[str, tuple[Target, Mapping[str, Any]]]:
+    """Each different question to an engine once: the providers of one runtime all leave nodes to the same one."""
+    questions: dict[str, tuple[Target, Mapping[str, Any]]] = {}
+    for target, version in chosen:
+        for asked in (version, _backstop(target, version)):
+            if target.asks_engine(asked):
+                full = {**arguments, "options": _settings(target, asked, options)}
+                questions[_key(target, full)] = (target, full)
+    return questions
+
+
+def _settings(target: Target, version: str | None, options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {**options.get(target.name, {}), **({"version": version} if version else {})}
+
+
+def _key(target: Target, arguments: Mapping[str, Any]) -> str:
+    return json.dumps([target.name, arguments], sort_keys=True, default=str)
+
+
+def _backstop(target: Target, version: str | None) -> str | None:
+    """The version of the target that takes what this one leaves: its first, for a version whose table falls back."""
+    first = target.versions[0] if target.versions else None
+    return first if version != first and Shelf(target, version).falls_back else version
+
+
+def _judged(subject: _Subject, shelf: Shelf, answer: Answer | None) -> list[NodeVerdict]:
+    """The nodes with what is believed of them: the engine, then the tables."""
+    engine = answer.verdicts([(node.node, node.op) for node in subject.nodes]) if answer is not None else None
+    judged = []
+    for node, facts in zip(subject.nodes, subject.facts, strict=True):
+        spoken = shelf.say(facts, calls=node.node in subject.calls)
+        if engine is not None:
+            spoken.insert(0, shelf.corrected(next(engine), facts))
+        said = settle(spoken)
+        judged.append(dataclasses.replace(node, verdict=said.verdict, kind=said.kind, others=said.others))
+    return judged
+
+
+def _summary(
+    subject: _Subject,
+    target: Target,
+    version: str | None,
+    answers: Mapping[str, Answer | Problem],
+    arguments: Mapping[str, Any],
+    options: Mapping[str, Mapping[str, Any]],
 ) -> TargetSummary:
-    try:
-        if target.support is None:
-            raise UnavailableError(f"{target.title} has no source that says which operators it takes", code="DK208")
-        for package in target.packages:
-            if not lazy.installed(package):
-                raise lazy.missing(package, target.extra or target.name, f"asking {target.title} about the model")
-        answer = run_isolated(target.worker, target.support, arguments, block=target.blocked)
-    except (UnavailableError, VendorError) as problem:
-        unasked = Verdict(Status.UNKNOWN, problem.message, problem.hint or "deploykit doctor")
-        judged = tuple(dataclasses.replace(node, verdict=unasked) for node in nodes)
-        return TargetSummary(target, version, "", judged, problem=problem)
-    findings = tuple(Finding.from_dict(facts) for facts in answer["findings"])
-    judged = tuple(_matched(answer["nodes"], nodes))
-    return TargetSummary(target, version, answer["source"], judged, answer["partitions"], findings)
+    def asked(which: str | None) -> Answer | Problem | None:
+        return answers.get(_key(target, {**arguments, "options": _settings(target, which, options)}))
+
+    said = asked(version) if target.asks_engine(version) else why_not_asked(target)
+    answer = said if isinstance(said, Answer) else None
+    shelf = Shelf(target, version)
+    nodes = _judged(subject, shelf, answer)
+    findings = (*(answer.findings if answer is not None else ()), *([shelf.told] if shelf.told else []))
+    backstop = _backstop(target, version)
+    leaves_to = ""
+    if backstop != version:
+        behind = asked(backstop)
+        after = behind if isinstance(behind, Answer) else None
+        taken = _judged(subject, Shelf(target, backstop), after)
+        nodes = [dataclasses.replace(node, fallback=other.verdict) for node, other in zip(nodes, taken, strict=True)]
+        # A model that the engine behind it does not even read runs nowhere.
+        findings += tuple(finding for finding in (after.findings if after else ()) if finding.code == REFUSED_WHOLE)
+        leaves_to = f"{target.title} ({backstop})"
+    summary = TargetSummary(
+        target,
+        version,
+        _who_spoke(nodes, answer, shelf),
+        tuple(nodes),
+        answer.partitions if answer is not None else None,
+        findings,
+        said if not isinstance(said, Answer) else None,
+        leaves_to,
+    )
+    if summary.runs and (summary.partitions is None or leaves_to):
+        pieces = subject.wiring.partitions([node.node for node in nodes if node.verdict.runs])
+        summary = dataclasses.replace(summary, partitions=pieces)
+    return summary
 
 
-def _matched(rows: Sequence[dict[str, Any]], nodes: Sequence[NodeVerdict]) -> Iterator[NodeVerdict]:
-    """The nodes with their verdicts: by position where the order is the same (sources may leave nodes nameless)."""
-    aligned = [row["op"] for row in rows] == [node.op for node in nodes]
-    by_name = {row["node"]: row for row in rows}
-    for index, node in enumerate(nodes):
-        row = rows[index] if aligned else by_name.get(node.node)
-        if row is None:
-            said = Verdict(Status.UNKNOWN, "the target's source says nothing of it", "convert the model to find out")
-        else:
-            said = Verdict.from_dict(row)
-        yield dataclasses.replace(node, verdict=said)
+def _who_spoke(nodes: Sequence[NodeVerdict], answer: Answer | None, shelf: Shelf) -> str:
+    """The best source, and whoever else is believed about some node."""
+    if answer is None and not shelf.sources:
+        return ""
+    first = answer.source if answer is not None else shelf.sources[0]
+    others = dict.fromkeys(node.verdict.source for node in nodes if node.kind in ("measurement", "table", "probe"))
+    return "; ".join(dict.fromkeys([first, *(source for source in others if source in shelf.sources)]))
