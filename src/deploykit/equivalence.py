@@ -266,8 +266,10 @@ def _same(old: TensorSpec, new: TensorSpec, *, exact: bool) -> bool:
 def kept_differences(original: ir.Model, candidate: ir.Model, requantized: Collection[str] = ()) -> list[Finding]:
     """Failures for nodes that must survive any rewriting: random ones, unknown ones, quantization.
 
-    requantized: names of quantization nodes that need not.
+    requantized: names of quantization nodes that need not, as `graph.name_nodes` gives them.
     """
+    if requantized:
+        graph.name_nodes(original)
     found = []
     for what, before, after in (
         ("random", random_nodes(original), random_nodes(candidate)),
