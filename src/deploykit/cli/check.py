@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -9,7 +10,7 @@ import typer
 import deploykit
 from deploykit.cli import arguments
 from deploykit.cli.command import command
-from deploykit.cli.options import DimRangeOpt, ModelArg, complete_targets_or_all
+from deploykit.cli.options import DimRangeOpt, ModelArg, SeedOpt, complete_targets_or_all
 from deploykit.cli.ui import Ui
 from deploykit.report import Report
 
@@ -30,6 +31,17 @@ def check(
         ),
     ],
     dim: DimRangeOpt = None,
+    fix: Annotated[
+        bool,
+        typer.Option("--fix", help="Rewrite what the targets refuse; the result is proven equal before it is kept."),
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="The file that --fix writes.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --fix: list the rewrites and what they give, and write nothing.")
+    ] = False,
+    seed: SeedOpt = 0,
     format: Annotated[
         Literal["table", "json", "markdown", "html", "sarif", "junit"],
         typer.Option("--format", help="How the result is shown on stdout."),
@@ -41,7 +53,17 @@ def check(
     dims = arguments.dim_ranges(dim)
     ui.format = format
     with ui.progress() as progress:
-        return deploykit.check(model, targets=targets, dims=dims, on_progress=progress)
+        return deploykit.check(
+            model,
+            targets=targets,
+            dims=dims,
+            fix=fix,
+            output=output,
+            dry_run=dry_run,
+            force=ui.force,
+            seed=seed,
+            on_progress=progress,
+        )
 
 
 COMMAND = check

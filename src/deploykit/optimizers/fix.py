@@ -225,8 +225,8 @@ def _targets(step: Step, state: State) -> dict[str, dict[Status, int]]:
     """For each target: outcomes of the nodes that came with the step and are still there."""
     added = set(step.added)
     return {
-        summary.target.name: {str(status): sum(node.node in added for node in summary.of(status)) for status in Status}
-        for summary in state.summaries
+        label: {status: sum(n.outcome is status and n.node in added for n in summary.nodes) for status in Status}
+        for label, summary in state.labelled
         if summary.spoke
     }
 
