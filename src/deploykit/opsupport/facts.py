@@ -21,6 +21,17 @@ _LARGEST_VALUE = 65_536
 _NEVER_CONSTANT = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
 )
+# Attributes that a Constant may have instead of a tensor, and the type that each means.
+_CONSTANT_FORMS = {
+    "value_float": "FLOAT",
+    "value_floats": "FLOAT",
+    "value_int": "INT64",
+    "value_ints": "INT64",
+    "value_string": "STRING",
+    "value_strings": "STRING",
+}
+# What onnx calls dimensions that it knows nothing of.
+_MADE_UP = "unk__"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,7 +40,8 @@ class TensorFacts:
 
     dtype: numpy's name, "string", "sequence(...)", "optional(...)" or "unknown". shape: sizes, names of symbolic
     dimensions, None for a dimension without either; None when not even the rank is known.
-    constant: an initializer or a Constant. foldable: constant, or computed from constants only.
+    constant: an initializer or a Constant. foldable: constant, or computed from constants and fixed shapes only.
+    used: whether a node or the model's interface takes it. producer: the operator that computes it, "" where none does.
     """
 
     name: str
@@ -37,6 +49,8 @@ class TensorFacts:
     shape: tuple[int | str | None, ...] | None = None
     constant: bool = False
     foldable: bool = False
+    used: bool = True
+    producer: str = ""
     _tensor: ir.TensorProtocol | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
@@ -76,19 +90,19 @@ class NodeFacts:
         return f"{self.domain or 'ai.onnx'}:{self.op}"
 
 
-def facts_of(model: ir.Model, *, inferred: bool = False) -> list[NodeFacts]:
+def facts_of(model: ir.Model, *, inferred: bool = False, dims: Mapping[str, int] | None = None) -> list[NodeFacts]:
     """Facts of every node, bodies of If, Loop and Scan included, in the order of `graph.all_nodes`.
 
-    inferred: whether shape inference has been run on the model. Nodes without a name get one as `graph.name_nodes`
-    gives it: the model given is changed in its names only.
+    inferred: whether shape inference has been run on the model. dims: sizes of dimensions, by their names. Nodes
+    without a name get one as `graph.name_nodes` gives it: the model given is changed in its names only.
     """
     known = model if inferred else graph.infer_shapes(model)
     graph.name_nodes(known)
     foldable: dict[int, bool] = {}
-    return [_facts(node, known, foldable) for node in graph.all_nodes(known)]
+    return [_facts(node, known, foldable, dims) for node in graph.all_nodes(known)]
 
 
-def _facts(node: ir.Node, model: ir.Model, foldable: dict[int, bool]) -> NodeFacts:
+def _facts(node: ir.Node, model: ir.Model, foldable: dict[int, bool], dims: Mapping[str, int] | None) -> NodeFacts:
     domain = "" if node.domain == "ai.onnx" else node.domain
     opset = node.version or model.opset_imports.get(node.domain) or model.opset_imports.get(domain) or 0
     if not opset and not domain:
@@ -100,8 +114,8 @@ def _facts(node: ir.Node, model: ir.Model, foldable: dict[int, bool]) -> NodeFac
         opset=opset,
         since=since_version(domain, node.op_type, opset) if opset else None,
         attributes={name: attribute_value(attribute) for name, attribute in node.attributes.items()},
-        inputs=tuple(None if value is None else tensor_facts(value, foldable) for value in node.inputs),
-        outputs=tuple(None if not value.name else tensor_facts(value, foldable) for value in node.outputs),
+        inputs=tuple(None if value is None else tensor_facts(value, foldable, dims) for value in node.inputs),
+        outputs=tuple(None if not value.name else tensor_facts(value, foldable, dims) for value in node.outputs),
     )
 
 
@@ -115,11 +129,14 @@ def attribute_value(attribute: ir.Attr) -> Any:
     return int(value) if type(value).__name__ == "DataType" else value
 
 
-def tensor_facts(value: ir.Value, foldable: dict[int, bool] | None = None) -> TensorFacts:
-    """Facts of one value. foldable: remembers what has been looked through, by id."""
+def tensor_facts(
+    value: ir.Value, foldable: dict[int, bool] | None = None, dims: Mapping[str, int] | None = None
+) -> TensorFacts:
+    """Facts of one value. foldable: remembers what has been looked through, by id. dims: sizes of named dimensions."""
     import onnx_ir as ir
 
-    tensor = constant_of(value)
+    tensor = _constant(value)
+    producer = value.producer()
     dtype = dtype_name(value.dtype if tensor is None else tensor.dtype)
     if value.type is not None and not isinstance(value.type, (ir.TensorType, ir.SparseTensorType)):
         kind = "optional" if isinstance(value.type, ir.OptionalType) else "sequence"
@@ -128,15 +145,41 @@ def tensor_facts(value: ir.Value, foldable: dict[int, bool] | None = None) -> Te
     if tensor is not None:
         shape = tuple(tensor.shape.numpy())
     elif value.shape is not None:
-        shape = tuple(dim if isinstance(dim, int) else (dim.value or None) for dim in value.shape)
+        shape = tuple(_dim(dim, dims or {}) for dim in value.shape)
     return TensorFacts(
         value.name or "",
         dtype,
         shape,
         constant=tensor is not None,
         foldable=tensor is not None or _is_foldable(value, {} if foldable is None else foldable),
+        used=bool(value.uses()) or value.is_graph_output(),
+        producer="" if producer is None else producer.op_type,
         _tensor=tensor,
     )
+
+
+def _dim(dim: int | ir.SymbolicDim, dims: Mapping[str, int]) -> int | str | None:
+    """A size, a name, or None where neither is known: -1, and the names that shape inference makes up."""
+    if isinstance(dim, int):
+        return dim if dim >= 0 else None
+    name = dim.value
+    return None if not name or name.startswith(_MADE_UP) else dims.get(name, name)
+
+
+def _constant(value: ir.Value) -> ir.TensorProtocol | None:
+    """The tensor of an initializer or of any form of Constant: a tensor, numbers or texts."""
+    import onnx_ir as ir
+
+    producer = value.producer()
+    found = constant_of(value)
+    if found is not None or producer is None or producer.op_type != "Constant":
+        return found
+    for name, dtype in _CONSTANT_FORMS.items():
+        attribute = producer.attributes.get(name)
+        if attribute is not None and not attribute.is_ref():
+            given = attribute.value
+            return ir.tensor(list(given) if name.endswith("s") else given, dtype=ir.DataType[dtype], name=value.name)
+    return None
 
 
 def _is_foldable(value: ir.Value, seen: dict[int, bool]) -> bool:
@@ -148,7 +191,7 @@ def _is_foldable(value: ir.Value, seen: dict[int, bool]) -> bool:
             pending.pop()
             continue
         producer = current.producer()
-        known = constant_of(current) is not None or (producer is not None and producer.op_type == "Constant")
+        known = constant_of(current) is not None or (producer is not None and _gives_constant(producer))
         if known or producer is None or not producer.inputs or not _is_pure(producer):
             seen[id(current)] = known
             pending.pop()
@@ -161,6 +204,14 @@ def _is_foldable(value: ir.Value, seen: dict[int, bool]) -> bool:
         seen[id(current)] = all(seen[id(given)] for given in inputs)
         pending.pop()
     return seen[id(value)]
+
+
+def _gives_constant(node: ir.Node) -> bool:
+    """Whether the outputs are known without looking at the values of inputs: Constant, and Shape of fixed shapes."""
+    if node.op_type == "Constant":
+        return True
+    shape = node.inputs[0].shape if node.op_type in ("Shape", "Size") and node.inputs and node.inputs[0] else None
+    return shape is not None and all(isinstance(dim, int) and dim >= 0 for dim in shape)
 
 
 def _is_pure(node: ir.Node) -> bool:
