@@ -182,8 +182,8 @@ class Search:
         if not wrong:
             return found
         if len(nodes) > 1:  # one of them may be to blame
-            halves = [self._proven(base, rewrite, nodes[: len(nodes) // 2])]
-            return halves[0] or self._proven(base, rewrite, nodes[len(nodes) // 2 :])
+            first = self._proven(base, rewrite, nodes[: len(nodes) // 2])
+            return self._proven(first or base, rewrite, nodes[len(nodes) // 2 :]) or first
         self._outcome.dropped.append((rewrite, nodes, wrong))
         return None
 
