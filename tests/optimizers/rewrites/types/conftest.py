@@ -62,8 +62,8 @@ def run(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
 def rewritten() -> ApplyRewrite:
     """Applies a rewrite to every node that it applies to (or to those named in `only`) and runs both models.
 
-    Whatever the rewrite is: the full check takes the model, the interface is the same, no name comes twice, and metadata
-    is carried over.
+    Whatever the rewrite is: the full check takes the model, the interface is the same, no name comes twice, metadata
+    stays.
     """
 
     def apply(
