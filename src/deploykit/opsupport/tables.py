@@ -54,6 +54,9 @@ _MAIN = {
     "RandomNormalLike": (("output", 0),),
     "RandomUniformLike": (("output", 0),),
 }
+# ONNX Runtime's CPU provider, native and in a browser: writes what has no kernel with the operators that define it, and
+# computes float16 in float32 where there is no kernel.
+_CPU = ("ort-cpu", "ort-web-wasm")
 # What their types mean is in their bodies.
 _UNTYPED = ("If", "Loop", "Scan")
 
@@ -132,7 +135,9 @@ class Table:
     def _absent(self, node: NodeFacts, row: Mapping[str, Any] | None) -> Outcome:
         operator = f"{node.domain}.{node.op}" if node.domain else node.op
         remedy = _OTHER_OPERATORS
-        if not node.domain and _is_function(node.op, node.since or 0):
+        if _is_function(node.domain, node.op, node.since or 0):
+            if self.facts["target"] in _CPU:
+                return untold(f"{operator} runs by the operators that define it", "convert the model to find out")
             remedy = f"{FIX} writes it with the operators that define it"
         elif node.op in self.facts.get("legacy_converter_ops", ()):
             remedy = f"{remedy}, or use the older converter, which takes it"
@@ -143,7 +148,12 @@ class Table:
     def _versions(self, node: NodeFacts, row: Mapping[str, Any]) -> Iterator[Outcome]:
         """What stands against the operator's version and its types."""
         if "kernels" in row:
-            found = kernel_for(row["kernels"], node, by_version="version_match_rule" in self.facts)
+            found = kernel_for(
+                row["kernels"],
+                node,
+                by_version="version_match_rule" in self.facts,
+                half_as_float=self.facts["target"] in _CPU,
+            )
             if found.holds is False and row.get("function_body"):
                 told = f"{node.op} has no kernel here and runs by the operators that define it ({found.fact})"
                 found = untold(told, found.remedy)
@@ -199,12 +209,12 @@ def _main_place(domain: str, op: str, since: int) -> tuple[str, int]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_function(op: str, opset: int) -> bool:
+def _is_function(domain: str, op: str, opset: int) -> bool:
     """Whether the standard defines the operator by others."""
     from onnx import defs
 
     try:
-        schema = defs.get_schema(op, max_inclusive_version=opset, domain="")
+        schema = defs.get_schema(op, max_inclusive_version=opset, domain=domain)
     except defs.SchemaError:
         return False
     return bool(schema.has_function or schema.has_context_dependent_function)
