@@ -31,6 +31,7 @@ def check(
     dims: Iterable[str] | Mapping[str, Sequence[int | None]] = (),
     profiles: Mapping[str, Sequence[Sequence[int]]] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
+    probe: bool = False,
     fix: bool = False,
     output: str | Path | None = None,
     dry_run: bool = False,
@@ -43,6 +44,7 @@ def check(
     targets: `name` or `name@version`, or `all`: every target at its default version, and every other place where it
     runs that a table speaks for (ONNX Runtime's providers, the backends of ONNX Runtime Web).
     dims: `batch=1..64`, or bounds by name. options: by target name.
+    probe: builds and runs each node alone that is unknown, conditional or disputed, where the target's engine is here.
     fix: rewrites the model until the targets take it, and writes at `output` what is proven equal to it, also when
     something is left that they refuse; dry_run: writes nothing, and reports the same.
     Returns a report with one finding for each refused node (error: its target does not run the model) and
@@ -53,6 +55,10 @@ def check(
     """
     started = time.perf_counter()
     written = check_usage(fix=fix, output=output, dry_run=dry_run, force=force)
+    if dry_run and probe:
+        raise UsageError(
+            "--probe tries what is in a file, and --dry-run writes none", hint="leave one of them away, or give -o OUT"
+        )
     everything = ALL in targets
     named = [name for name in dict.fromkeys(targets) if name != ALL]
     names = list(dict.fromkeys([*(_everything() if everything else ()), *named]))
@@ -65,7 +71,7 @@ def check(
     ask = functools.partial(check_model, targets=names, dims=wanted.dims, profiles=profiles, options=options)
     summaries: Sequence[TargetSummary]
     with workers():
-        summaries = ask(wanted.model, on_progress=on_progress)
+        summaries = ask(wanted.model, probe=probe and not fix, seed=seed, on_progress=on_progress)
         problem = summaries[0].problem
         if len(summaries) == 1 and problem is not None and (problem.exit_code == 4 or not summaries[0].spoke):
             raise problem
@@ -74,6 +80,9 @@ def check(
             report, summaries = fix_model(
                 wanted, ask, summaries, output=written, force=force, seed=seed, on_progress=on_progress
             )
+            if probe:
+                result = report.artifact.path if report.artifact is not None else wanted.model
+                summaries = ask(result, probe=True, seed=seed, on_progress=on_progress)
     report.metrics |= {"model": str(model), "targets": [summary.as_dict() for summary in summaries]}
     some = any(summary.runs for summary in summaries)
     hints = Hints(wanted)

@@ -31,6 +31,10 @@ def check(
         ),
     ],
     dim: DimRangeOpt = None,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Build and run nodes alone that nobody is sure about, where the engine is here."),
+    ] = False,
     fix: Annotated[
         bool,
         typer.Option("--fix", help="Rewrite what the targets refuse; the result is proven equal before it is kept."),
@@ -57,6 +61,7 @@ def check(
             model,
             targets=targets,
             dims=dims,
+            probe=probe,
             fix=fix,
             output=output,
             dry_run=dry_run,

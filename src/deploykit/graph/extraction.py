@@ -36,7 +36,10 @@ class NodeModels:
         """Names the nodes as `graph.name_nodes` does, and infers shapes once."""
         self._dims = dict(dims or {})
         # Copying forgets what the model carries besides the graph: its external data stay mapped from their files.
-        self._model = infer_shapes(name_nodes(model.clone()))
+        self._model = name_nodes(model.clone())
+        if self._dims:
+            _fix(self._model, self._dims)
+        infer_shapes(self._model)
         self._nodes = {node.name: node for node in self._model.graph.all_nodes()}
         self._inlined: dict[str | None, ir.Node] | None = None
 

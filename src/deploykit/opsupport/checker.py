@@ -11,9 +11,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph
+from deploykit.graph.scopes import scope_of
 from deploykit.opsupport.engines import Answer, ask_all, why_not_asked
 from deploykit.opsupport.facts import facts_of
 from deploykit.opsupport.partitions import Wiring, wiring_of
+from deploykit.opsupport.probing import settle_by_probing
 from deploykit.opsupport.sources import Shelf, settle
 from deploykit.opsupport.summary import REFUSED_WHOLE, NodeVerdict, TargetSummary
 from deploykit.opsupport.verdict import Status, Verdict
@@ -41,11 +43,14 @@ def check_model(
     dims: Mapping[str, Sequence[int | None]] | None = None,
     profiles: Mapping[str, Sequence[Sequence[int]]] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
+    probe: bool = False,
+    seed: int = 0,
     on_progress: OnProgress = silent,
 ) -> list[TargetSummary]:
     """What all targets (`name` or `name@version`) say, in their order; every node has a verdict in each.
 
     dims: bounds by symbol. profiles: shapes by input. options: each target's `--option`s, by target name.
+    probe: whether nodes that this leaves open are tried, with inputs of that seed.
     Where an engine is not installed, tables speak, and the summary has the problem; a node that no source speaks about
     is UNKNOWN. Raises ModelError or InvalidFileError for the file, UsageError for a target or an option.
     """
@@ -62,7 +67,14 @@ def check_model(
         lambda: subject.append(_Subject.of(model, dims or {})),
     )
     by_question = dict(zip(questions, answers, strict=True))
-    return [_summary(subject[0], target, version, by_question, arguments, options or {}) for target, version in chosen]
+    summaries = [
+        _summary(subject[0], target, version, by_question, arguments, options or {}) for target, version in chosen
+    ]
+    if not probe:
+        return summaries
+    return settle_by_probing(
+        graph.load(path), summaries, dims=dims, options=options, seed=seed, on_progress=on_progress
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +93,15 @@ class _Subject:
         holders = _holders(model.graph)
         nodes = list(graph.all_nodes(model))
         rows = tuple(
-            NodeVerdict(name, node.op_type, node.domain, _NOBODY, work.get(name, 0), holders.get(name, ()))
+            NodeVerdict(
+                name,
+                node.op_type,
+                node.domain,
+                _NOBODY,
+                work.get(name, 0),
+                holders.get(name, ()),
+                scope=scope_of(node),
+            )
             for node in nodes
             for name in (node.name or "",)
         )

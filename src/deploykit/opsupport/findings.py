@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Any
 
 from deploykit.opsupport.summary import REFUSED_WHOLE, NodeVerdict, TargetSummary
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _NAMED = 3  # nodes that a message names before it counts
+_OF_ONE_NODE = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|\b\d+\b")
 _WHY = {
     "probe": "it compiled and ran this very node",
     "engine": "it is the engine itself and was asked about this very model",
@@ -49,7 +51,7 @@ def _unasked(summary: TargetSummary, label: str) -> Iterable[Finding]:
 
 def _refused(node: NodeVerdict, summary: TargetSummary, label: str, *, lenient: bool) -> Finding:
     make = warning if lenient else failure
-    facts = {"target": label, "node": node.node, "op": node.op}
+    facts = _place(node, label)
     holds = {outer for other in summary.nodes if other.node == node.verdict.follows for outer in other.inside}
     if node.verdict.follows and node.node not in holds:
         # Nothing is to be done about a node that goes with its cause, which stands before it.
@@ -61,7 +63,14 @@ def _refused(node: NodeVerdict, summary: TargetSummary, label: str, *, lenient: 
 
 
 def _says(node: NodeVerdict) -> str:
-    return f" (says {node.verdict.source})" if node.verdict.source else ""
+    """Who said the reason, unless the reason itself says so."""
+    said = node.verdict
+    return f" (says {said.source})" if said.source and said.source not in said.reason else ""
+
+
+def _kind(reason: str) -> str:
+    """A reason without the names and numbers of its node, so that one finding tells it for all nodes like it."""
+    return _OF_ONE_NODE.sub("*", reason)
 
 
 def _in_pieces(summary: TargetSummary, label: str) -> Iterable[Finding]:
@@ -80,14 +89,14 @@ def _in_pieces(summary: TargetSummary, label: str) -> Iterable[Finding]:
 
 
 def _left(summary: TargetSummary, label: str) -> Iterable[Finding]:
-    for nodes in _grouped(summary.left, lambda node: (node.operator, node.verdict.reason)):
+    for nodes in _grouped(summary.left, lambda node: (node.operator, _kind(node.verdict.reason))):
         first = nodes[0]
         told = f"{summary.title} leaves {_named(nodes)} to {summary.leaves_to}: {first.verdict.reason}{_says(first)}"
         yield note("DK218", told, **_place(first, label), hint=first.verdict.remedy)
 
 
 def _conditional(summary: TargetSummary, label: str) -> Iterable[Finding]:
-    for nodes in _grouped(summary.of(Status.CONDITIONAL), lambda node: (node.operator, node.verdict.reason)):
+    for nodes in _grouped(summary.of(Status.CONDITIONAL), lambda node: (node.operator, _kind(node.verdict.reason))):
         first = nodes[0]
         told = f"{summary.title} takes {_named(nodes)} on a condition: {first.verdict.reason}{_says(first)}"
         yield note("DK209", told, **_place(first, label), hint=first.verdict.remedy)
@@ -97,7 +106,7 @@ def _unknown(summary: TargetSummary, label: str) -> Iterable[Finding]:
     """A refused node can leave hundreds behind it unjudged: one finding for each reason."""
     make = note if summary.runs is False else warning
     unknown = [node for node in summary.nodes if node.outcome is Status.UNKNOWN]
-    for nodes in _grouped(unknown, lambda node: (node.verdict.reason,)):
+    for nodes in _grouped(unknown, lambda node: (_kind(node.verdict.reason),)):
         first = nodes[0]
         said = first.verdict if first.verdict.status is Status.UNKNOWN else first.fallback or first.verdict
         told = f"nobody says whether {summary.title} takes {_named(nodes)}: {said.reason}"
@@ -108,10 +117,17 @@ def _disputed(summary: TargetSummary, label: str) -> Iterable[Finding]:
     disputes = [(node, other) for node in summary.nodes for other in node.others]
     groups: dict[tuple[str, ...], list[NodeVerdict]] = {}
     for node, other in disputes:
-        key = (node.operator, node.verdict.source, node.verdict.reason, other.source, other.reason)
+        key = (
+            node.operator,
+            node.verdict.source,
+            _kind(node.verdict.reason),
+            other.source,
+            _kind(other.reason),
+        )
         groups.setdefault(key, []).append(node)
-    for (_, _, _, against, reason), nodes in groups.items():
+    for (_, _, _, against, _), nodes in groups.items():
         first = nodes[0]
+        reason = next(other.reason for other in first.others if other.source == against)
         says, denies = ("runs", "does not run") if first.verdict.runs else ("does not run", "runs")
         ours = f" ({first.verdict.reason})" if first.verdict.reason else ""
         theirs = f" ({reason})" if reason else ""
@@ -142,7 +158,7 @@ def _named(nodes: list[NodeVerdict]) -> str:
 
 
 def _place(node: NodeVerdict, label: str) -> dict[str, Any]:
-    return {"target": label, "node": node.node, "op": node.op}
+    return {"target": label, "node": node.node, "op": node.op, "scope": node.scope}
 
 
 def _besides(finding: Finding, label: str, *, lenient: bool) -> Finding:
