@@ -133,7 +133,8 @@ class Ui:
             from deploykit.render import terminal
 
             # A run has notes from every step and every target; its report files hold them.
-            terminal.show(report, sys.stdout, brief=self.command == "run" and not self.verbose)
+            brief = self.command == "run" and not self.verbose
+            terminal.show(report, sys.stdout, brief=brief, verbose=self.verbose)
 
     def _check_report_file(self) -> None:
         if self.report_file is None:

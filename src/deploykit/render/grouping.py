@@ -30,6 +30,11 @@ class FindingGroup:
         lines = [": ".join(part for part in (", ".join(named), spot) if part) for spot, named in targets.items()]
         return [line for line in lines if line]
 
+    @property
+    def spots(self) -> list[str]:
+        """Each place once, without targets: for findings that stand under their target's heading."""
+        return [spot for spot in dict.fromkeys(map(_spot, self.findings)) if spot]
+
 
 # Numbers on random data must not be read before it is said that the data are random.
 _BEFORE_NUMBERS = {"DK320"}

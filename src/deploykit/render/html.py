@@ -10,6 +10,7 @@ from deploykit.render.failure import printable
 from deploykit.render.grouping import before_numbers, grouped
 from deploykit.render.plot import scatter
 from deploykit.render.sections import sections
+from deploykit.render.targets import blocks
 from deploykit.report import finding_of
 from deploykit.version import __version__
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 _CELLS = {
     "passed": "good",
+    "runs whole": "good",
+    "does not run": "bad",
+    "unknown": "warn",
     "yes": "good",
     "installed": "good",
     "real": "good",
@@ -42,8 +46,15 @@ def render(report: Report) -> str:
         version=__version__,
         sections=sections(report),
         first=grouped(first),
-        groups=grouped(finding for finding in rest if finding.severity != "note"),
-        notes=grouped(finding for finding in rest if finding.severity == "note"),
+        blocks=[
+            {
+                "heading": block.heading,
+                "verdict": block.verdict,
+                "groups": grouped(finding for finding in block.findings if finding.severity != "note"),
+                "notes": grouped(finding for finding in block.findings if finding.severity == "note"),
+            }
+            for block in blocks(report, rest)
+        ],
         counts={name: sum(f.severity == name for f in findings) for name in ("error", "warning", "note")},
         text=printable,
         cells=_CELLS,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from deploykit.render.failure import printable
 from deploykit.render.grouping import before_numbers, grouped
 from deploykit.render.sections import sections
+from deploykit.render.targets import blocks
 from deploykit.report import finding_of
 
 if TYPE_CHECKING:
@@ -24,16 +25,20 @@ def render(report: Report) -> str:
     for section in sections(report):
         lines += _section(section)
     rest += [finding_of(report.error)] if report.error else []
-    lines += ["## Findings", "", *_findings(rest)] if rest else []
+    if rest:
+        lines += ["## Findings", ""]
+    for block in blocks(report, rest):
+        lines += [f"### {_text(block.heading)}: {block.verdict}", ""] if block.heading else []
+        lines += [*_findings(block.findings, targets=not block.heading), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _findings(findings: Iterable[Finding]) -> list[str]:
+def _findings(findings: Iterable[Finding], *, targets: bool = True) -> list[str]:
     lines = []
     for group in grouped(findings):
         head = group.findings[0]
         lines.append(f"- **{head.severity} {head.code}**: {_text(head.message)}")
-        lines += [f"  - at {_text(place)}" for place in group.places]
+        lines += [f"  - at {_text(place)}" for place in (group.places if targets else group.spots)]
         if head.hint:
             lines.append(f"  - hint: {_text(head.hint)}")
     return lines

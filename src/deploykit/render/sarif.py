@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -25,6 +26,7 @@ def render(report: Report) -> str:
     file = report.error.file if report.error and report.error.file else report.metrics.get("model")
     run: dict[str, Any] = {
         "tool": {"driver": {"name": "deploykit", "version": __version__, "rules": [_rule(code) for code in codes]}},
+        "automationDetails": {"id": f"deploykit/{report.command}/"},
         "invocations": [{"executionSuccessful": report.status != "error", "exitCode": int(report.exit_code)}],
         "results": [_result(finding, codes.index(finding.code), file) for finding in findings],
     }
@@ -50,7 +52,7 @@ def _result(finding: Finding, index: int, file: Any) -> dict[str, Any]:
     location: dict[str, Any] = {}
     if file is not None:
         # A model has no lines, and GitHub shows no result without one.
-        artifact = {"uri": quote(str(file).replace("\\", "/"))}
+        artifact = {"uri": _uri(Path(str(file)))}
         location["physicalLocation"] = {"artifactLocation": artifact, "region": {"startLine": 1}}
     if place:
         location["logicalLocations"] = [{"fullyQualifiedName": place}]
@@ -64,6 +66,14 @@ def _result(finding: Finding, index: int, file: Any) -> dict[str, Any]:
         "partialFingerprints": {"primaryLocationLineHash": _fingerprint(finding)},
     }
     return {**result, "locations": [location]} if location else result
+
+
+def _uri(file: Path) -> str:
+    """Relative to the folder that the command ran in, where it lies below: viewers join it with their root."""
+    if not file.is_absolute():
+        return quote(file.as_posix())
+    here = Path.cwd()
+    return quote(file.relative_to(here).as_posix()) if file.is_relative_to(here) else file.as_uri()
 
 
 def _fingerprint(finding: Finding) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from deploykit.render import targets
 from deploykit.render.numbers import NONE, fixed, megabytes, number, percent
 
 if TYPE_CHECKING:
@@ -156,27 +157,14 @@ def _accuracy(value: Any) -> str:
     return fixed(value.get("value") if isinstance(value, dict) else value, 2)
 
 
-_COUNTS = ("nodes", "supported", "conditional", "unsupported", "unknown")
-
-
 def _check(report: Report) -> list[Section]:
     return [_check_table(report.metrics.get("targets", []))]
 
 
-def _check_table(targets: Sequence[dict[str, Any]]) -> Section:
-    rows = [
-        (
-            row["name"] + (f"@{row['version']}" if row.get("version") else ""),
-            _or_none(row.get("verdict")),
-            *(number(row.get(key)) for key in _COUNTS),
-            percent(row.get("macs_share")),
-            number(row.get("partitions")),
-        )
-        for row in targets
-    ]
-    numeric = (*_COUNTS, "MACs", "partitions")
-    made = _table("Check", ("target", "verdict", *numeric), rows, numeric, ("verdict",), ("partitions", "unknown"))
-    made.lines = [f"{row['name']}: judged by {row['source']}" for row in targets if row.get("source")]
+def _check_table(rows: Sequence[dict[str, Any]]) -> Section:
+    numeric, droppable = targets.NUMERIC, targets.DROPPABLE
+    made = _table("Check", targets.COLUMNS, map(targets.cells, rows), numeric, ("verdict",), droppable)
+    made.lines = targets.judges(rows)
     return made
 
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich import box
 from rich.console import Console, Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from deploykit.render.failure import has_colour, printable
 from deploykit.render.grouping import before_numbers, grouped
 from deploykit.render.sections import sections
+from deploykit.render.targets import Block, blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,6 +40,10 @@ _CELLS = {
 }
 # Their table says it all.
 _WITHOUT_END = {"targets", "doctor", "explain", "inspect"}
+# More than so many notes of a check are counted only, unless they are asked for.
+_MANY_NOTES = 12
+_PLACES = 5
+_VERDICTS = {"does not run": "bold red", "runs whole": "green", "unknown": "yellow"}
 _ENDS = {"passed": "bold green", "failed": "bold red", "error": "bold red"}
 
 
@@ -48,13 +54,16 @@ def render(report: Report) -> str:
     return _without_trailing_spaces(stream.getvalue())
 
 
-def show(report: Report, stream: TextIO, *, brief: bool = False) -> None:
-    """Prints the report at the stream's width, in colour where it has one; `brief`: notes are counted only."""
+def show(report: Report, stream: TextIO, *, brief: bool = False, verbose: bool = False) -> None:
+    """Prints the report at the stream's width, in colour where it has one.
+
+    brief: notes are counted only. verbose: no list is folded, and all notes of a check are shown.
+    """
     colour = has_colour(stream)
     buffer = stream if colour else io.StringIO()
     width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH
     console = Console(file=buffer, width=width, color_system="auto" if colour else None, force_terminal=colour)
-    console.print(compose(report, console.width, brief=brief))
+    console.print(compose(report, console.width, brief=brief, verbose=verbose))
     if isinstance(buffer, io.StringIO):
         stream.write(_without_trailing_spaces(buffer.getvalue()))
 
@@ -63,15 +72,18 @@ def _without_trailing_spaces(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.rstrip().splitlines()) + "\n"
 
 
-def compose(report: Report, width: int = WIDTH, *, brief: bool = False) -> RenderableType:
+def compose(report: Report, width: int = WIDTH, *, brief: bool = False, verbose: bool = False) -> RenderableType:
     """The parts of a report for so many columns: tables, findings, and the last line that says how it ended."""
     shown = sections(report)
     first, rest = before_numbers(report.findings)
     parts = [*_findings(first), *([Text("")] if first and shown else [])]
     for section in shown:
         parts += _section(section, width, titled=len(shown) > 1)
+    notes = sum(finding.severity == "note" for finding in rest)
+    brief = brief or (report.command == "check" and notes > _MANY_NOTES and not verbose)
     shown_rest = [finding for finding in rest if not (brief and finding.severity == "note")]
-    parts += _findings(shown_rest)
+    for block in blocks(report, shown_rest):
+        parts += _block(block, places=None if verbose else _PLACES)
     if len(shown_rest) < len(rest):
         parts.append(
             Text(f"{len(rest) - len(shown_rest)} notes: --verbose shows them, --json and report.html hold them")
@@ -130,7 +142,19 @@ def _columns_that_fit(section: Section, width: int) -> list[int]:
     return shown
 
 
-def _findings(findings: Iterable[Finding]) -> list[RenderableType]:
+def _block(block: Block, *, places: int | None) -> list[RenderableType]:
+    if not block.heading:
+        return _findings(block.findings, places=places)
+    style = _VERDICTS.get(block.verdict, "yellow")
+    heading = Text.assemble((printable(block.heading), "bold"), ": ", (block.verdict, style))
+    parts = [Padding(part, (0, 0, 0, 2)) for part in _findings(block.findings, places=places, targets=False)]
+    return [heading, *parts, Text("")]
+
+
+def _findings(
+    findings: Iterable[Finding], *, places: int | None = _PLACES, targets: bool = True
+) -> list[RenderableType]:
+    """places: so many of a group are listed, None for all. targets: whether each place says whose it is."""
     parts: list[RenderableType] = []
     for group in grouped(findings):
         head = group.findings[0]
@@ -140,11 +164,11 @@ def _findings(findings: Iterable[Finding]) -> list[RenderableType]:
         text.append(f": {first}")
         for line in more:
             text.append(f"\n  {line}")
-        places = group.places
-        for place in places[:5]:
+        spots = group.places if targets else group.spots
+        for place in spots[:places]:
             text.append(f"\n  --> {printable(place)}")
-        if len(places) > 5:
-            text.append(f"\n  --> and {len(places) - 5} more (--json lists all)")
+        if places is not None and len(spots) > places:
+            text.append(f"\n  --> and {len(spots) - places} more like it (--verbose lists all)")
         if head.hint:
             text.append("\n  hint: ", "green")
             text.append(printable(head.hint))
