@@ -98,9 +98,11 @@ class State:
         return found
 
     @functools.cached_property
-    def running(self) -> frozenset[tuple[str, str]]:
-        """(target, node) for every node that a target takes."""
-        return frozenset((label, node.node) for label, s in self.labelled for node in s.nodes if node.outcome in _RUNS)
+    def stopped(self) -> frozenset[tuple[str, str]]:
+        """(target, node) for every node that a target does not take, for whatever reason, or says nothing of."""
+        return frozenset(
+            (label, node.node) for label, s in self.labelled for node in s.nodes if node.outcome not in _RUNS
+        )
 
     def complaints(self) -> set[Complaint]:
         """What stands against the model in terms of the first one: a node that came stands for those that went.
@@ -196,7 +198,7 @@ class Search:
         if best is not None and not self._left(made, nodes):
             return made
         if depth:
-            came = {complaint: why for complaint, why in made.own.items() if complaint[2] in made.origin}
+            came = [complaint for complaint in made.own if complaint[1] != "node" or complaint[2] in made.origin]
             for other, group in self._candidates(made, came):
                 deeper = self._tried(base, made, other, group, depth - 1)
                 if deeper is not None and (best is None or len(deeper.complaints()) < len(best.complaints())):
@@ -280,7 +282,7 @@ class Search:
 
 
 def _better(base: State, made: State) -> bool:
-    """Whether complaints are gone, and none came about what was running."""
+    """Whether complaints are gone, and none came about what was running or was not there."""
     if any(m.problem and not b.problem for b, m in zip(base.summaries, made.summaries, strict=True)):
         return False
     before, after = base.complaints(), made.complaints()
@@ -288,7 +290,7 @@ def _better(base: State, made: State) -> bool:
     fresh = {
         (target, kind, name)
         for target, kind, name in after - before
-        if ((target, name) in base.running if kind == "node" else target not in hidden)
+        if ((target, name) not in base.stopped if kind == "node" else target not in hidden)
     }
     return bool(before - after) and not fresh
 

@@ -14,7 +14,19 @@ if TYPE_CHECKING:
     from deploykit.optimizers.rewriting import Rewrite
 
 # (module below this package, class). One row for each rewrite; the same module may have several.
-ROWS: tuple[tuple[str, str], ...] = (("constant_inputs", "ConstantInputs"),)
+ROWS: tuple[tuple[str, str], ...] = (
+    ("constant_inputs", "ConstantInputs"),
+    ("functions", "InlineFunctions"),
+    ("arithmetic", "DecomposeArithmetic"),
+    ("normalizations", "DecomposeNormalizations"),
+    ("reductions", "DecomposeReductions"),
+    ("functions", "ExpandOperators"),
+    ("fold_int32_bias", "FoldInt32Bias"),
+    ("qlinear_to_qdq", "QLinearToQdq"),
+    ("symmetric_qdq", "SymmetricQdq"),
+    ("double_to_float", "DoubleToFloat"),
+    ("interface_types", "FloatInterface"),
+)
 
 
 @functools.cache
