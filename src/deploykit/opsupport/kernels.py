@@ -35,7 +35,7 @@ def kernel_for(kernels: Sequence[Kernel], node: NodeFacts, *, by_version: bool, 
         of_opset = [kernel for kernel in kernels if _includes(kernel["since"], node.opset)]
         if of_opset:
             return _best(of_opset, node, half_as_float=half_as_float)
-        told = ranges([kernel["since"] for kernel in reversed(kernels)])
+        told = ranges(kernel["since"] for kernel in kernels)
         return broken(f"the model's opset is {node.opset}, and {node.op} is taken in opsets {told}", _OTHER_OPSET)
     # Operators of ONNX Runtime's own domains have one version each.
     since = node.since if node.since is not None else 1 if node.domain.startswith("com.m") else None

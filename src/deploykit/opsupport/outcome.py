@@ -64,8 +64,14 @@ def listed(values: Iterable[object]) -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
 
 
-def ranges(values: Sequence[Sequence[int | None]]) -> str:
-    """Version ranges of a sentence: `7-12, 14 and later`."""
+def ranges(values: Iterable[Sequence[int | None]]) -> str:
+    """Version ranges of a sentence, joined where one follows another: `7-12, 14 and later`."""
+    joined: list[list[int | None]] = []
+    for low, high in sorted(values, key=lambda pair: pair[0] or 0):
+        if joined and joined[-1][1] is not None and low is not None and low <= joined[-1][1] + 1:
+            joined[-1][1] = None if high is None else max(high, joined[-1][1])
+        else:
+            joined.append([low, high])
     return ", ".join(
-        f"{low} and later" if high is None else str(low) if low == high else f"{low}-{high}" for low, high in values
+        f"{low} and later" if high is None else str(low) if low == high else f"{low}-{high}" for low, high in joined
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.opsupport.conditions import outcome
 from deploykit.opsupport.kernels import constraints_of, kernel_for
-from deploykit.opsupport.outcome import FIX, Outcome, broken, label, listed, ranges, untold
+from deploykit.opsupport.outcome import FIX, SIMPLIFY, Outcome, broken, label, listed, ranges, untold
 from deploykit.opsupport.registry import since_version
 from deploykit.opsupport.tensor_checks import table_dtype, to_dtype
 from deploykit.opsupport.verdict import Verdict, conditional, supported, unknown, unsupported
@@ -57,6 +57,7 @@ _MAIN = {
 # ONNX Runtime's CPU provider, native and in a browser: writes what has no kernel with the operators that define it, and
 # computes float16 in float32 where there is no kernel.
 _CPU = ("ort-cpu", "ort-web-wasm")
+_REMOVABLE = ("Identity", "Dropout")
 # What their types mean is in their bodies.
 _UNTYPED = ("If", "Loop", "Scan")
 
@@ -108,8 +109,12 @@ class Table:
         if row is None or row["status"] == "unsupported":
             yield Problem(self._absent(node, row))
             return
-        yield from (Problem(found) for found in self._versions(node, row) if not found.holds)
+        against = [found for found in self._versions(node, row) if not found.holds]
+        yield from map(Problem, against)
+        told = "kernels" in row and any(found.holds is False for found in against)
         for condition in self.rules[node.key]:
+            if told and condition["machine"]["check"] == "opset_in":
+                continue
             found = outcome(condition, node, self._opset(node))
             if not found.holds:
                 yield Problem(found, condition)
@@ -134,7 +139,7 @@ class Table:
 
     def _absent(self, node: NodeFacts, row: Mapping[str, Any] | None) -> Outcome:
         operator = f"{node.domain}.{node.op}" if node.domain else node.op
-        remedy = _OTHER_OPERATORS
+        remedy = f"{SIMPLIFY} removes it" if node.op in _REMOVABLE else _OTHER_OPERATORS
         if _is_function(node.domain, node.op, node.since or 0):
             if self.facts["target"] in _CPU:
                 return untold(f"{operator} runs by the operators that define it", "convert the model to find out")
@@ -263,8 +268,8 @@ def load_table(name: str) -> Table:
         asked=_asked(name),
         falls_back=falls_back,
         facts=facts,
-        # ONNX Runtime computes constants before it asks a provider.
-        rules=_rules(facts, folds=falls_back),
+        # ONNX Runtime computes constants before it asks a provider, and onnx2tf simplifies the model first.
+        rules=_rules(facts, folds=falls_back or facts["target"] == "litert"),
         narrowed=frozenset(narrowed),
     )
 

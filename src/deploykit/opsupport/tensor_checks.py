@@ -104,7 +104,10 @@ def _static(place: str, dims: Mapping[int, int | str | None]) -> Outcome:
             f"{SIMPLIFY} {fixed or '--dim NAME=1'} (1 stands for the size that will be used)",
         )
     if None in dims.values():
-        return untold(f"{place} has dimensions whose size is unknown, fixed ones are taken", f"{SIMPLIFY} --dim ...")
+        return untold(
+            f"{place} has dimensions whose size is unknown, fixed ones are taken",
+            f"{SIMPLIFY} --dim NAME=SIZE for each dynamic dimension of the inputs",
+        )
     return HOLDS
 
 
