@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 def _sum(op: Emitter, node: ir.Node, value: ir.Value, op_type: str = "ReduceSum", **changed: int) -> ir.Value | None:
     """The same reduction of another value: over the axes that the node has, as its opset writes them."""
-    attributes = {key: integer(node, key, default) for key, default in _ATTRIBUTES if key in node.attributes} | changed
+    attributes: dict[str, Any] = {
+        key: integer(node, key, default) for key, default in _ATTRIBUTES if key in node.attributes
+    } | changed
     axes = node.inputs[1] if len(node.inputs) > 1 else None
     listed = node.attributes.get("axes")
     if axes is not None:  # an input: from opset 18 on, where ReduceSum and ReduceMax take one, too
@@ -122,7 +124,9 @@ def lp_pool(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     if dilated and op.opset < 19:  # AveragePool has no dilations before
         return None
     window = list(kernel.as_ints())
-    given = {key: list(node.attributes[key].as_ints()) for key in ("strides", "pads") if key in node.attributes}
+    given: dict[str, Any] = {
+        key: list(node.attributes[key].as_ints()) for key in ("strides", "pads") if key in node.attributes
+    }
     average = op.op(
         "AveragePool",
         raised(op, x, power),

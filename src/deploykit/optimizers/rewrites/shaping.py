@@ -15,14 +15,19 @@ if TYPE_CHECKING:
     from deploykit.optimizers.rewrites.emitting import Emitter
 
 
+class UnknownSizeError(Exception):
+    """A shape cannot be written: builders decline."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Product:
     """A size that is the product of sizes of dimensions, times or divided by a number, once those are known.
 
-    dims: (value, axis) of each; times: the known part; over: what the product is divided by.
+    dims: (value, axis) of each, the value None when nothing is left to ask for it; times: the known part; over: what
+    the product is divided by, without a rest.
     """
 
-    dims: tuple[tuple[ir.Value, int], ...] = ()
+    dims: tuple[tuple[ir.Value | None, int], ...] = ()
     times: int = 1
     over: int = 1
 
@@ -39,30 +44,27 @@ def dim(value: ir.Value, axis: int, times: int = 1, over: int = 1) -> Product:
 
 
 def product(parts: Sequence[Product]) -> Product:
-    """The size of dimensions that are merged; none of the parts is divided."""
-    dims: tuple[tuple[ir.Value, int], ...] = ()
-    times = 1
+    """The size of dimensions that are merged."""
+    dims: tuple[tuple[ir.Value | None, int], ...] = ()
+    times = over = 1
     for part in parts:
-        dims, times = dims + part.dims, times * part.times
-    return Product(dims, times)
+        dims, times, over = dims + part.dims, times * part.times, over * part.over
+    return Product(dims, times, over)
 
 
-def reshape_to(
-    op: Emitter, value: ir.Value, parts: Sequence[Product | int], source: ir.Value | None = None
-) -> ir.Value:
-    """Reshapes to these sizes; a constant shape where at most one is unknown, or keeps its place.
+def reshape_to(op: Emitter, value: ir.Value, parts: Sequence[Product | int], kept: int = 0) -> ir.Value:
+    """Reshapes to these sizes; a constant shape where at most one is unknown and moves.
 
-    source: what `value` has the shape of, when that is known of another value (its own shape otherwise).
+    kept: how many of the first dimensions are those of the value. Raises UnknownSizeError.
     """
-    like = value if source is None else source
     sizes = [part if isinstance(part, int) else part.known for part in parts]
     constant: list[int] = []
     free = 0
-    for at, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+    for at, size in enumerate(sizes):
         # 0 copies the dimension at the same place, so a size that is really 0 cannot be written.
         if size is not None and size != 0:
             constant.append(size)
-        elif isinstance(part, Product) and part.times == part.over and part.dims == ((like, at),):
+        elif at < kept:
             constant.append(0)
         else:
             constant.append(-1)
@@ -79,6 +81,8 @@ def _computed(op: Emitter, part: Product) -> ir.Value:
         return op.ints([known])
     size: ir.Value | None = None
     for value, axis in part.dims:
+        if value is None:
+            raise UnknownSizeError("nothing tells the size of a dimension")
         one = op.op("Gather", op.op("Shape", value), op.ints([axis]), axis=0)
         size = one if size is None else op.op("Mul", size, one)
     if size is None:
