@@ -79,6 +79,24 @@ def test_two_dynamic_dimensions(unchanged_values):
     unchanged_values(ReduceRank(), model, {"N": 1, "W": 8}, {"N": 3, "W": 4})
 
 
+@pytest.mark.parametrize("end", ["int64[3] b", ""])
+def test_sizes_computed_at_run_time(end, unchanged_values):
+    computed = "b = Identity (c)" if end else "s = Shape (x) n = Slice (s, z, o) b = Concat <axis = 0> (n, d, e)"
+    inputs = "float[N, 8, 8, 4] x" + (", int64[3] c" if end else "")
+    model = f"""<ir_version: 8, opset_import: ["": 17]>
+    agraph ({inputs}) => (float[P, Q, R] y)
+    <int64[6] a = {{0, 2, 4, 2, 4, 4}},
+     int64[1] z = {{0}}, int64[1] o = {{1}}, int64[1] d = {{64}}, int64[1] e = {{4}}> {{
+        {computed}
+        p = Reshape (x, a)
+        t = Transpose <perm = [0, 1, 3, 2, 4, 5]> (p)
+        y = Reshape (t, b)
+    }}"""
+    x = np.random.default_rng(0).normal(size=(3, 8, 8, 4)).astype(np.float32)
+    feeds = {"x": x, "c": np.array([12, 16, 4])} if end else {"x": x}
+    unchanged_values(ReduceRank(), model, feeds=feeds)
+
+
 def test_unsqueezes_that_end_in_a_squeeze(unchanged_values):
     model = """<ir_version: 8, opset_import: ["": 17]>
     agraph (float[2, 3, 4, 5] x) => (float[3, 2, 5, 4] y) <int64[2] a = {0, 3}, int64[2] b = {1, 2}> {

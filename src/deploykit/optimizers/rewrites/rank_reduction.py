@@ -139,7 +139,7 @@ def _sizes(start: ir.Node) -> list[Product] | None:
         elif wanted is not None and int(wanted[at]) == 0 and at < len(source.shape):
             sizes.append(dim(source, at))
         elif wanted is not None and int(wanted[at]) == -1:
-            sizes.append(_rest(source, wanted))
+            sizes.append(_rest(source, [int(size) for size in wanted]))
         else:
             sizes.append(Product(((None, at),)))
     return sizes
@@ -147,9 +147,9 @@ def _sizes(start: ir.Node) -> list[Product] | None:
 
 def _rest(source: ir.Value, wanted: Sequence[int]) -> Product:
     """What -1 stands for: the sizes of the source that are not copied, divided by those that are given."""
-    copied = {at for at, size in enumerate(wanted) if int(size) == 0}
+    copied = {at for at, size in enumerate(wanted) if size == 0}
     left = product([dim(source, at) for at in range(len(source.shape or ())) if at not in copied])
-    return dataclasses.replace(left, over=math.prod(int(size) for size in wanted if size > 0))
+    return dataclasses.replace(left, over=math.prod(size for size in wanted if size > 0))
 
 
 def _emit(op: Emitter, chain: _Chain) -> ir.Value | None:
@@ -178,6 +178,6 @@ def _finish(op: Emitter, value: ir.Value, end: ir.Node) -> ir.Value | None:
         return op.op("Reshape", value, end.inputs[1])
     sizes = [size_of(output, at) for at in range(len(output.shape or ()))]
     if sizes.count(None) <= 1 and 0 not in sizes:
-        return product, reshape_back(op, value, output)
+        return reshape_back(op, value, output)
     # A computed shape has no 0 for "as it is": that is a habit of people, not of exporters.
     return op.op("Reshape", value, end.inputs[1]) if end.op_type == "Reshape" and wanted is None else None
