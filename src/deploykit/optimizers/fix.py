@@ -196,17 +196,17 @@ def findings_of(outcome: Outcome, *, done: bool) -> list[Finding]:
 def _told(step: Step, state: State, *, done: bool) -> Finding:
     """One rewrite in a sentence: what went, what came, and what each target says of what came."""
     went, came = (_operators(step, names) for names in (step.removed, step.added))
-    text = f"{step.rewrite.name} {'' if done else 'would '}{_verb(step.rewrite.title, done=done)}: "
-    text += f"{went or 'nothing'} {'became' if done else 'would become'} {came or 'fewer nodes'}"
-    said = [f"{target} {_says(counts)}" for target, counts in _targets(step, state).items()]
+    if went and came:
+        text = f"{went} became {came}" if done else f"{went} would become {came}"
+    elif went or came:
+        text = f"{went} {'went' if done else 'would go'}" if went else f"{came} {'came' if done else 'would come'}"
+    else:
+        more = f" and {len(step.changes) - 1} more" if len(step.changes) > 1 else ""
+        text = step.changes[0].text + more
+    said = [f"{label} {_says(counts, step)}" for label, counts in _targets(step, state).items()]
     first = (step.removed or step.added or [""])[0]
-    return note("DK236", f"{text}; {', '.join(said)}", node=first or None, op=step.operators.get(first))
-
-
-def _verb(title: str, *, done: bool) -> str:
-    """A title's verb ("decomposes ...") after "would": without its s."""
-    first, _, rest = title.partition(" ")
-    return title if done else f"{first.removesuffix('s')} {rest}"
+    told = f"{step.rewrite.name} ({step.rewrite.title}): {text}; {', '.join(said)}"
+    return note("DK236", told, node=first or None, op=step.operators.get(first))
 
 
 def _operators(step: Step, names: Sequence[str]) -> str:
@@ -214,11 +214,13 @@ def _operators(step: Step, names: Sequence[str]) -> str:
     return ", ".join(f"{count} {operator}" for operator, count in counts.most_common())
 
 
-def _says(counts: Mapping[Status, int]) -> str:
+def _says(counts: Mapping[Status, int], step: Step) -> str:
     refused, unknown = counts[Status.UNSUPPORTED], counts[Status.UNKNOWN]
     if refused:
         return f"refuses {refused} of them"
-    return f"says nothing of {unknown} of them" if unknown else "takes what came"
+    if unknown:
+        return f"says nothing of {unknown} of them"
+    return "takes what came" if step.added else "takes it"
 
 
 def _targets(step: Step, state: State) -> dict[str, dict[Status, int]]:

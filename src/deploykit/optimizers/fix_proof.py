@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
+from onnx import defs
 
 from deploykit import graph, io
 from deploykit.equivalence import compare_models
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 # The standard's own definitions run in Python: with more elements than this a convolution takes minutes.
 _LARGEST_WEIGHTS = 4_000_000
+# Before this opset broadcasting was another.
+_OLDEST = 7
 
 
 def prove_job(
@@ -59,11 +63,41 @@ def prove_job(
 
 
 def _open(path: Path) -> Reference:
-    """onnxruntime, or the standard's own definitions for a model that it refuses: that may be what is being fixed."""
+    """onnxruntime, or for a model that it refuses, which may be what is being fixed, what means the same.
+
+    That is the model in an older opset, where only the types that operators take have changed since; or the standard's
+    own definitions.
+    """
     try:
         return Reference(path)
     except VendorError as problem:
+        for version in _same_meaning(path):
+            loaded = graph.load(path)
+            loaded.opset_imports[""] = version
+            with io.scratch_folder() as folder, contextlib.suppress(VendorError):
+                graph.save(loaded, Path(folder) / path.name)
+                return Reference(Path(folder) / path.name)
         return _ByDefinition(path, problem)
+
+
+def _same_meaning(path: Path) -> list[int]:
+    """Older opsets, newest first, in which every operator of the model is defined by the same words."""
+    model = graph.load(path)
+    now = graph.opset(model)
+    used = {node.op_type for node in graph.all_nodes(model) if node.domain in ("", "ai.onnx")}
+    versions = range(now - 1, _OLDEST - 1, -1)
+    return next(([v] for v in versions if all(_definition(op, v) == _definition(op, now) for op in used)), [])
+
+
+def _definition(op: str, opset: int) -> tuple[Any, ...] | None:
+    """What the standard says of an operator, types apart; None when it does not have it."""
+    try:
+        schema = defs.get_schema(op, max_inclusive_version=opset)
+    except defs.SchemaError:
+        return None
+    names = [formal.name for formal in (*schema.inputs, *schema.outputs)]
+    attributes = sorted((name, str(a.default_value), a.required) for name, a in schema.attributes.items())
+    return ("".join(schema.doc.split()), names, attributes)
 
 
 class _ByDefinition(Reference):

@@ -104,6 +104,28 @@ class State:
             (label, node.node) for label, s in self.labelled for node in s.nodes if node.outcome not in _RUNS
         )
 
+    @functools.cached_property
+    def unjudged(self) -> frozenset[tuple[str, str]]:
+        """(target, node) for every node that a target which refuses others has not come to judge."""
+        refusing = {target for target, _, _ in self.own}
+        return frozenset(
+            (label, node.node)
+            for label, s in self.labelled
+            for node in s.nodes
+            if label in refusing and node.outcome is Status.UNKNOWN
+        )
+
+    @functools.cached_property
+    def ops(self) -> dict[str, str]:
+        """The operator of every node."""
+        return {node.node: node.op for summary in self.summaries for node in summary.nodes}
+
+    @functools.cached_property
+    def signature(self) -> Counter[Complaint]:
+        """What kinds of node are stopped, how many of each, and what else stands against the model."""
+        stopped = Counter((target, "node", self.ops[name]) for target, name in self.stopped)
+        return stopped + Counter(complaint for complaint in self.own if complaint[1] != "node")
+
     def complaints(self) -> set[Complaint]:
         """What stands against the model in terms of the first one: a node that came stands for those that went.
 
@@ -159,9 +181,15 @@ class Search:
         return self._outcome
 
     def _improved(self, base: State) -> State | None:
-        """The first complete improvement of a model, or else the one that leaves the fewest complaints."""
+        """The first complete improvement of a model, or else the one that leaves the fewest complaints.
+
+        What is complained of comes first; where nothing helps there, what stands around it or has not been judged.
+        """
+        return self._best(base, self._candidates(base, base.own)) or self._best(base, self._around(base))
+
+    def _best(self, base: State, candidates: Iterable[tuple[Rewrite, list[str]]]) -> State | None:
         best: State | None = None
-        for rewrite, nodes in self._candidates(base, base.own):
+        for rewrite, nodes in candidates:
             fresh = [name for name in nodes if (rewrite.name, name) not in self._futile]
             self._futile.update((rewrite.name, name) for name in fresh)
             found = self._proven(base, rewrite, fresh) if fresh else None
@@ -192,13 +220,15 @@ class Search:
     def _tried(self, base: State, on: State, rewrite: Rewrite, nodes: Sequence[str], depth: int) -> State | None:
         """`on` with the rewrite, and with what its result needs in turn, when that is better than `base`."""
         made = self._applied(on, rewrite, nodes)
-        if made is None:
-            return None
+        if made is None or (on is not base and made.signature == on.signature):
+            return None  # the second rewrite of a chain has to lead somewhere
         best = made if _better(base, made) else None
         if best is not None and not self._left(made, nodes):
             return made
         if depth:
-            came = [complaint for complaint in made.own if complaint[1] != "node" or complaint[2] in made.origin]
+            # Nodes that nobody complained of have been rewritten for the sake of others.
+            aside = not any(complaint[2] in nodes for complaint in on.own)
+            came = [c for c in made.own if aside or c[1] != "node" or c[2] in made.origin]
             for other, group in self._candidates(made, came):
                 deeper = self._tried(base, made, other, group, depth - 1)
                 if deeper is not None and (best is None or len(deeper.complaints()) < len(best.complaints())):
@@ -207,7 +237,7 @@ class Search:
                         return best
         if on is not base:
             return best
-        # What helps some of the nodes is done to those only.
+        # What helps some of the nodes is done to those only, and to those that nobody has judged.
         helped = [name for name in nodes if self._helped(base, best or made, name)]
         if 0 < len(helped) < len(nodes):
             return self._tried(base, base, rewrite, helped, depth) or best
@@ -216,7 +246,7 @@ class Search:
     def _helped(self, base: State, made: State, name: str) -> bool:
         before = {complaint for complaint in base.complaints() if complaint[1:] == ("node", name)}
         after = {complaint for complaint in made.complaints() if complaint[1:] == ("node", name)}
-        return bool(before) and after < before
+        return after < before if before else not after and any(name == other for _, other in base.unjudged)
 
     def _left(self, made: State, nodes: Iterable[str]) -> bool:
         """Whether a target still refuses what the nodes have become."""
@@ -226,12 +256,15 @@ class Search:
     def _candidates(self, state: State, own: Iterable[Complaint]) -> Iterator[tuple[Rewrite, list[str]]]:
         """Rewrites that apply to what is complained of, each with all those nodes.
 
-        A complaint of a tensor is about the nodes that touch it; one that names nothing may be about any node.
+        A complaint of a tensor is about the nodes that touch it; one that names nothing may be about any node. What a
+        target has not come to judge is taken for refused where it refuses the same operator: parsers stop early.
         """
         about = list(own)
         model = _loaded(state.path)
         known = list(graph.all_nodes(model))
+        alike = {(target, state.ops.get(name)) for target, kind, name in about if kind == "node"}
         refused = {name for _, kind, name in about if kind == "node"}
+        refused |= {name for target, name in state.unjudged if (target, state.ops.get(name)) in alike}
         tensors = {name for _, kind, name in about if kind != "node" and name}
         placed = {target for target, kind, name in about if kind == "node" or name}
         anywhere = any(target not in placed for target, _, _ in about)
@@ -242,6 +275,22 @@ class Search:
             else:
                 suspects = [node for node in known if node.name in refused or anywhere] or touching
             names = [node.name or "" for node in suspects if rewrite.applies(node, model)]
+            if names:
+                yield rewrite, names
+
+    def _around(self, state: State) -> Iterator[tuple[Rewrite, list[str]]]:
+        """Rewrites that apply beside the refused nodes, or to what a refusing target has not come to judge."""
+        model = _loaded(state.path)
+        refused = {name for _, kind, name in state.own if kind == "node"}
+        nearby = {name for _, name in state.unjudged}
+        for node in graph.all_nodes(model):
+            if node.name in refused:
+                before = [value.producer() for value in node.inputs if value is not None]
+                after = [reader for value in node.outputs for reader, _ in value.uses()]
+                nearby.update(near.name or "" for near in (*before, *after) if near is not None)
+        suspects = [node for node in graph.all_nodes(model) if node.name in nearby - refused]
+        for rewrite in all_rewrites():
+            names = [node.name or "" for node in suspects if not rewrite.interface and rewrite.applies(node, model)]
             if names:
                 yield rewrite, names
 
