@@ -25,6 +25,12 @@ ROWS: tuple[tuple[str, str], ...] = (
     ("qlinear_to_qdq", "QLinearToQdq"),
     ("symmetric_qdq", "SymmetricQdq"),
     ("double_to_float", "DoubleToFloat"),
+    ("type_changes", "NarrowInt64"),
+    ("type_changes", "HalfAsFloat"),
+    ("type_changes", "SmallIntegersAsInt32"),
+    ("type_changes", "SmallIntegersAsFloat"),
+    ("type_changes", "Int32AsInt64"),
+    ("type_changes", "IntegersAsFloat"),
     ("interface_types", "FloatInterface"),
 )
 
