@@ -177,9 +177,20 @@ def _constant(value: ir.Value) -> ir.TensorProtocol | None:
     for name, dtype in _CONSTANT_FORMS.items():
         attribute = producer.attributes.get(name)
         if attribute is not None and not attribute.is_ref():
-            given = attribute.value
-            return ir.tensor(list(given) if name.endswith("s") else given, dtype=ir.DataType[dtype], name=value.name)
+            return _tensor_of(attribute.value, ir.DataType[dtype])
     return None
+
+
+def _tensor_of(given: Any, dtype: ir.DataType) -> ir.TensorProtocol:
+    """A number or a text, or a tuple of them, as a tensor of rank 0 or 1."""
+    import numpy as np
+    import onnx_ir as ir
+
+    if dtype != ir.DataType.STRING:
+        return ir.tensor(np.array(given, dtype=dtype.numpy()))
+    texts = [given] if isinstance(given, str) else list(given)
+    shape = ir.Shape([] if isinstance(given, str) else [len(texts)])
+    return ir.StringTensor([text.encode() for text in texts], shape=shape)
 
 
 def _is_foldable(value: ir.Value, seen: dict[int, bool]) -> bool:
