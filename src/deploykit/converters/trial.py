@@ -15,6 +15,7 @@ import numpy as np
 from deploykit import graph
 from deploykit.comparison import compare, runtime_options, stochastic_nodes
 from deploykit.data.dataset import open_data
+from deploykit.data.dtypes import numpy_dtype
 from deploykit.data.request import dim_ranges
 from deploykit.errors import DataError, DeploykitError, UnavailableError, VendorError
 from deploykit.parity import TOLERANCES, row_for
@@ -65,8 +66,7 @@ def trial_job(
         _write(Path(folder), samples[0], reference if not refusal else None)
     answer["reference"] = refusal
     if artifact is not None:
-        predict = reference.predict if reference is not None and not refusal else None
-        answer |= _tried(Path(artifact), wanted, predict, samples, path)
+        answer |= _tried(Path(artifact), wanted, None if refusal else reference, samples, path)
     return answer
 
 
@@ -129,9 +129,9 @@ def _is_finite(value: Any) -> bool:
 
 
 def _tried(
-    artifact: Path, options: Any, reference: Callable[[Feeds], Outputs] | None, samples: Sequence[Sample], model: Path
+    artifact: Path, options: Any, reference: Runtime | None, samples: Sequence[Sample], model: Path
 ) -> dict[str, Any]:
-    """What the engine makes of the samples."""
+    """What the engine makes of the samples. reference: None when it takes none of them, which then prove nothing."""
     try:
         runtime = open_runtime(artifact, options)
     except UnavailableError as problem:  # an operator that is not simulated, an engine that is not here
@@ -139,18 +139,20 @@ def _tried(
     except DeploykitError as problem:
         return {"passed": False, "reason": problem.message}
     try:
+        predict = _between(runtime, reference)
         if reference is None or stochastic_nodes(model):
             for sample in samples:
-                runtime.predict(sample.feeds)
+                predict(sample.feeds)
             return {"ran": True, "execution": runtime.execution}
         precision = graph.precision_of(graph.load(model))
         tolerance = TOLERANCES[row_for(precision, precision)]
-        result = compare(reference, runtime, samples, tolerance=tolerance)
+        result = compare(reference.predict, predict, samples, tolerance=tolerance)
     except (UnavailableError, VendorError):
         raise
     except Exception as problem:  # the engine's own classes: this is what is tried
         told = problem.message if isinstance(problem, DeploykitError) else str(problem)
-        return {"passed": False, "reason": f"it fails when it is run: {' '.join(told.split())[:600]}"}
+        why = f"it fails when it is run: {' '.join(told.split())[:600]}"
+        return {"passed": False if reference is not None else None, "reason": why}
     finally:
         runtime.close()
     wrong = [facts["message"] for facts in result["findings"] if facts["severity"] == "error"]
@@ -159,8 +161,28 @@ def _tried(
         "compared": True,
         "passed": not wrong,
         "reason": wrong[0] if wrong else "",
-        "execution": result["execution"],
+        "execution": runtime.execution,
     }
+
+
+def _between(runtime: Runtime, reference: Runtime | None) -> Callable[[Feeds], Outputs]:
+    """The engine with the node's own types at its door: Core ML's float32 there for bool is not about the node."""
+    takes = {spec.name: spec for spec in runtime.inputs}
+    gives = {spec.name: spec for spec in reference.outputs} if reference is not None else {}
+
+    def predict(feeds: Feeds) -> Outputs:
+        made = runtime.predict({name: _as(a, takes[name].dtype) for name, a in feeds.items() if name in takes})
+        return {name: _as(a, gives[name].dtype) if name in gives else a for name, a in made.items()}
+
+    return predict
+
+
+def _as(array: Any, dtype: str) -> Any:
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or array.dtype.name == dtype:
+        return array
+    kind = numpy_dtype(dtype)
+    # A narrower float is the engine's choice, which the comparison tells; a bool as a number is the interface's.
+    return array.astype(kind) if "b" in (array.dtype.kind, kind.kind) else array
 
 
 def _write(folder: Path, sample: Sample, reference: Runtime | None) -> None:

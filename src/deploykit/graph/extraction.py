@@ -15,7 +15,7 @@ from deploykit.graph.shapes import infer_shapes, set_dims
 from deploykit.graph.signature import constant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 _ORIGIN = "deploykit.node"
 # A constant that is computed is computed here, when it and all before it are small: shapes, axes, scales.
@@ -86,7 +86,7 @@ def node_model(model: ir.Model, node: ir.Node, *, dims: Mapping[str, int] | None
     opsets = {**model.opset_imports, **opsets}
     alone = ir.GraphView(given, results, nodes=[node], opset_imports=opsets, name=node.op_type).clone()
     for original, copy in zip(given, list(alone.inputs), strict=True):
-        tensor = constant_value(original)
+        tensor = constant_value(original, opsets)
         if tensor is not None:
             _make_constant(alone, copy, tensor)
         elif copy.type is None:
@@ -110,10 +110,13 @@ def node_model(model: ir.Model, node: ir.Node, *, dims: Mapping[str, int] | None
     return infer_shapes(made)
 
 
-def constant_value(value: ir.Value) -> ir.TensorProtocol | None:
-    """The tensor of a value that is constant, or that follows from small constants; None for any other."""
+def constant_value(value: ir.Value, opsets: Mapping[str, int]) -> ir.TensorProtocol | None:
+    """The tensor of a value that is constant, or that follows from small constants; None for any other.
+
+    opsets: what the graph of the value imports, by domain.
+    """
     known = _literal(value)
-    return known if known is not None else _computed(value)
+    return known if known is not None else _computed(value, opsets)
 
 
 def _taken_from_outside(node: ir.Node) -> list[ir.Value]:
@@ -207,30 +210,33 @@ _LITERALS = {
 }
 
 
-def _computed(value: ir.Value) -> ir.TensorProtocol | None:
+def _computed(value: ir.Value, opsets: Mapping[str, int]) -> ir.TensorProtocol | None:
     """What a chain of nodes makes of constants; None when it is long, large, random or not only of constants.
 
     Sizes are known before anything is computed: a ConstantOfShape can ask for any amount of memory.
     """
-    chain: dict[ir.Node, None] = {}
+    chain: dict[ir.Node, None] = {}  # in order: each node after those that it needs
     constants: dict[ir.Value, ir.TensorProtocol] = {}
+    seen: set[ir.Value] = set()
     pending = [value]
     while pending:
-        current = pending.pop()
-        tensor = _literal(current)
+        current = pending[-1]
+        tensor, producer = _literal(current), current.producer()
         if tensor is not None:
             if tensor.size > _LARGEST_COMPUTED:
                 return None
             constants[current] = tensor
+            pending.pop()
             continue
-        producer = current.producer()
-        if producer is None or not _may_be_computed(producer):
+        if producer is None or len(seen) > _LONGEST_CHAIN or not _may_be_computed(producer):
             return None
-        chain[producer] = None
-        if len(chain) > _LONGEST_CHAIN:
-            return None
-        pending += [given for given in producer.inputs if given is not None]
-    return _evaluate(value, list(chain), constants) if constants else None
+        if current in seen or producer in chain:
+            chain[producer] = None
+            pending.pop()
+            continue
+        seen.add(current)
+        pending += [given for given in producer.inputs if given is not None and given not in constants]
+    return _evaluate(value, list(chain), constants, opsets)
 
 
 def _may_be_computed(node: ir.Node) -> bool:
@@ -252,18 +258,17 @@ def _size(value: ir.Value) -> int | None:
 
 
 def _evaluate(
-    value: ir.Value, nodes: list[ir.Node], constants: Mapping[ir.Value, ir.TensorProtocol]
+    value: ir.Value,
+    nodes: Sequence[ir.Node],
+    constants: Mapping[ir.Value, ir.TensorProtocol],
+    opsets: Mapping[str, int],
 ) -> ir.TensorProtocol | None:
     """The nodes' result by ONNX's own reference implementation; None when it has none for them."""
     from onnx.reference import ReferenceEvaluator
 
-    owner = value.producer()
-    graph = owner.graph if owner is not None else None
-    opsets = dict(graph.opset_imports) if graph is not None else {}
-    view = ir.GraphView(list(constants), [value], nodes=nodes, opset_imports=opsets, name="constant").clone()
+    view = ir.GraphView(list(constants), [value], nodes=nodes, opset_imports=dict(opsets), name="constant").clone()
     for given, tensor in zip(list(view.inputs), constants.values(), strict=True):
         _make_constant(view, given, tensor)
-    view.sort()
     proto = ir.to_proto(ir.Model(view, ir_version=10))
     with contextlib.suppress(Exception):  # whatever it does not do: the value is then an input like others
         (result,) = ReferenceEvaluator(proto).run(None, {})

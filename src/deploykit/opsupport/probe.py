@@ -73,7 +73,8 @@ class Prober:
         self._options = options or {}
         self._seed = seed
         self._symbolic = NodeModels(model)
-        self._sized = NodeModels(model, dims=_sizes(model, self._dims))
+        self._sizes = _sizes(model, self._dims)
+        self._sized = NodeModels(model, dims=self._sizes)
         self._known: dict[tuple[str, str], Trial] = {}
 
     def probe(
@@ -101,8 +102,22 @@ class Prober:
             return Trial(None, problem.message)
         key = (f"{target.name} {sorted(settings.items())}", identity(alone))
         if key not in self._known:
-            self._known[key] = self._try(target, settings, alone, _matched(alone, sized))
+            untold = any(spec.shape is None for spec in graph.interface(alone)[0])
+            one = self._try_sized(target, settings, sized) if untold else None
+            self._known[key] = one or self._try(target, settings, alone, _matched(alone, sized))
         return self._known[key]
+
+    def _try_sized(self, target: Target, settings: Mapping[str, Any], sized: ir.Model) -> Trial | None:
+        """A node whose ranks are known only with sizes; None when they are not even then."""
+        if any(spec.shape is None for spec in graph.interface(sized)[0]):
+            return None
+        found = self._once(
+            target, settings, sized, {name: [size, size] for name, size in _matched(sized, sized).items()}
+        )
+        if found.status is not Status.SUPPORTED:
+            return found
+        named = ", ".join(f"{name}={size}" for name, size in self._sizes.items())
+        return Trial(Status.CONDITIONAL, f"it is taken with {named}; without, its ranks are unknown", found.how)
 
     def _try(self, target: Target, settings: Mapping[str, Any], alone: ir.Model, sizes: Mapping[str, int]) -> Trial:
         """As it is; where that is refused and sizes are open, with sizes fixed."""
@@ -205,6 +220,7 @@ def _verdict(target: Target, trial: Trial) -> Verdict:
     return unsupported(trial.reason, remedy=_ELSEWHERE, source=source)
 
 
+_ABOUT_A_FILE = re.compile(r"^.{0,200}?( of node\.onnx|does not take node\.onnx| refuses node '.{0,500}?' \(\w+\)): ")
 _CONVERT = "convert the model to find out"
 
 
@@ -222,8 +238,8 @@ def _stopped(problem: DeploykitError) -> Trial:
 
 
 def _plain(text: str) -> str:
-    """The reason in a converter's message about `node.onnx`, a file that nobody knows."""
-    return re.sub(r"(?:.{0,200}? of node\.onnx: |.{0,200}?does not take node\.onnx: )", "", text, count=1)
+    """The reason in a converter's message, which begins with `node.onnx`, a file nobody knows, or a node's name."""
+    return _ABOUT_A_FILE.sub("", text, count=1)
 
 
 def _sizes(model: ir.Model, dims: Bounds) -> dict[str, int]:

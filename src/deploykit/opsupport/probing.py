@@ -68,6 +68,8 @@ def _is_open(node: NodeVerdict) -> bool:
 def settled_node(node: NodeVerdict, probed: Verdict) -> NodeVerdict:
     """The node with what came of trying it alone."""
     said = node.verdict
+    if node.op == "Constant" and not probed.runs:
+        return node  # as the output of a model it tells nothing about its use
     if probed.status is Status.UNKNOWN:
         if said.status is Status.SUPPORTED:
             return node
