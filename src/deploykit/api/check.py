@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
-from deploykit.api.fix import Hints, Wanted, check_usage, fix_model, next_steps
+from deploykit.api.fix import check_usage, fix_model, next_steps
+from deploykit.api.hints import Hints, Wanted
 from deploykit.data.request import bounds_of
 from deploykit.errors import UsageError
 from deploykit.isolation import workers
@@ -85,10 +86,10 @@ def check(
                 summaries = ask(result, probe=True, seed=seed, on_progress=on_progress)
     report.metrics |= {"model": str(model), "targets": [summary.as_dict() for summary in summaries]}
     some = any(summary.runs for summary in summaries)
-    hints = Hints(wanted)
+    hints = Hints(wanted, fixable=not fix)
     for name, summary, label in zip(names, summaries, labels(summaries), strict=True):
-        found = findings_of(summary, label, lenient=some and name not in named)
-        report.add(*(found if fix else hints.improved(found, name)))
+        stopped = {node.node for node in summary.nodes if not node.verdict.runs}
+        report.add(*hints.improved(findings_of(summary, label, lenient=some and name not in named), name, stopped))
     if report.artifact is not None:
         report.add(*next_steps(wanted, report.artifact.path, summaries))
     if everything and not any(summary.runs is not False for summary in summaries):

@@ -1,54 +1,21 @@
-"""`deploykit check --fix`: rewrites what the named targets refuse; and what a plain check says about that."""
+"""`deploykit check --fix`: rewrites what the named targets refuse, and says what comes next."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit import graph, io
+from deploykit.api.hints import NEEDS_BOUNDS, Wanted, suggested_profile
 from deploykit.errors import UsageError
 from deploykit.progress import OnProgress, silent
 from deploykit.report import Finding, Report, note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    import onnx_ir as ir
-
-    from deploykit.artifact import TensorSpec
     from deploykit.opsupport.checker import TargetSummary
-
-    Bounds = Mapping[str, Sequence[int | None]]
-
-REFUSED_NODE = "DK201"
-NEEDS_BOUNDS = "DK520"
-BAD_INTERFACE = "DK529"
-# Suggested where nothing is known of a dimension; the user replaces it.
-_USUAL_LARGEST = 64
-
-
-@dataclasses.dataclass(frozen=True)
-class Wanted:
-    """What a check was asked for, as its commands have to repeat it. targets: as named, `name` or `name@version`."""
-
-    model: Path
-    targets: Sequence[str]
-    dims: Bounds
-
-    def command(self, target: str, *more: str, dims: Bounds | None = None) -> str:
-        """`deploykit check MODEL --target T ...` as a shell takes it."""
-        bounds = self.dims if dims is None else dims
-        words = ["deploykit", "check", str(self.model), "--target", target, *more]
-        for name, (low, high) in bounds.items():
-            words += ["--dim", f"{name}={low or 1}..{'' if high is None else high}"]
-        return shlex.join(words)
-
-    def fixing(self, target: str) -> str:
-        """The command that fixes the model for a target."""
-        return self.command(target, "--fix", "-o", str(self.model.with_name(f"{self.model.stem}-fixed.onnx")))
 
 
 def check_usage(*, fix: bool, output: str | Path | None, dry_run: bool, force: bool) -> Path | None:
@@ -116,92 +83,3 @@ def next_steps(wanted: Wanted, output: Path, summaries: Sequence[TargetSummary])
         if target.suffix and target.suffix != ".onnx":
             found.append(note("DK242", text, target=target.name, hint=f"`{shlex.join(words)}`"))
     return found
-
-
-def suggested_profile(spec: TensorSpec, dims: Bounds) -> str:
-    """`1x3x224x224:8x3x224x224:64x3x224x224` for an input with dynamic dimensions; "" for another one."""
-    if spec.shape is None or not any(isinstance(size, str) for size in spec.shape):
-        return ""
-    ranges = [(s, s) if isinstance(s, int) else (low_of(s, dims), high_of(s, dims)) for s in spec.shape]
-    usual = [min(max(round(math.sqrt(low * high)), low), high) for low, high in ranges]
-    shapes = ([low for low, _ in ranges], usual, [high for _, high in ranges])
-    return ":".join("x".join(map(str, shape)) for shape in shapes)
-
-
-def low_of(symbol: str, dims: Bounds) -> int:
-    """The smallest size of a dimension, 1 where it has no bound."""
-    return (dims[symbol][0] if symbol in dims else None) or 1
-
-
-def high_of(symbol: str, dims: Bounds) -> int:
-    """The largest size of a dimension, or one to begin with."""
-    given = dims[symbol][1] if symbol in dims else None
-    return given if given is not None else max(_USUAL_LARGEST, low_of(symbol, dims))
-
-
-class Hints:
-    """What a plain check says about nodes that a rewrite may help, and about bounds that a target needs.
-
-    The model is read when the first one is asked for; nothing is tried.
-    """
-
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted = wanted
-        self._model: ir.Model | None = None
-        self._nodes: dict[str, ir.Node] = {}
-        self._titles: dict[str, list[str]] = {}
-
-    def improved(self, findings: Iterable[Finding], target: str) -> list[Finding]:
-        """The findings of a target (as named), with the commands that may solve them before its own remedies."""
-        return [dataclasses.replace(finding, hint=self._hint(finding, target)) for finding in findings]
-
-    def _hint(self, finding: Finding, target: str) -> str:
-        if finding.code == NEEDS_BOUNDS:
-            return self._bounds(target) or finding.hint
-        if finding.severity == "note" or finding.code not in (REFUSED_NODE, BAD_INTERFACE):
-            return finding.hint
-        self._load()
-        if finding.code == REFUSED_NODE:
-            node = self._nodes.get(finding.node or "")
-            return self._with_fix([node] if node is not None else [], target, finding.hint, interface=False)
-        touching = [
-            node
-            for node in self._nodes.values()
-            if any(value is not None and value.name == finding.tensor for value in (*node.inputs, *node.outputs))
-        ]
-        return self._with_fix(touching, target, finding.hint, interface=True)
-
-    def _with_fix(self, nodes: Iterable[ir.Node], target: str, remedy: str, *, interface: bool) -> str:
-        titles = dict.fromkeys(title for node in nodes for title in self._rewrites(node, interface=interface))
-        if not titles:
-            return remedy
-        told = f"`{self._wanted.fixing(target)}` may solve it ({'; or '.join(titles)})"
-        return f"{told}; otherwise: {remedy}" if remedy else told
-
-    def _rewrites(self, node: ir.Node, *, interface: bool) -> list[str]:
-        """Titles of the rewrites that apply to a node, each asked once."""
-        from deploykit.optimizers.rewrites import all_rewrites
-
-        key = f"{interface} {node.name}"
-        if key not in self._titles and self._model is not None:
-            fitting = [r for r in all_rewrites() if interface or not r.interface]
-            self._titles[key] = [r.title for r in fitting if r.applies(node, self._model)]
-        return self._titles.get(key, [])
-
-    def _bounds(self, target: str) -> str:
-        """The check with bounds for every dimension that has none."""
-        self._load()
-        if self._model is None:
-            return ""
-        inputs, _ = graph.interface(self._model)
-        symbols = dict.fromkeys(s for spec in inputs for s in spec.shape or () if isinstance(s, str))
-        if not symbols:
-            return ""
-        given = self._wanted.dims
-        dims = {**given, **{symbol: (low_of(symbol, given), high_of(symbol, given)) for symbol in symbols}}
-        return f"`{self._wanted.command(target, dims=dims)}` (put in the largest sizes that you will use)"
-
-    def _load(self) -> None:
-        if self._model is None:
-            self._model = graph.infer_shapes(graph.name_nodes(graph.load(self._wanted.model)))
-            self._nodes = {node.name or "": node for node in graph.all_nodes(self._model)}

@@ -1,0 +1,184 @@
+"""The hints of a check, as commands to run: with the model's own path, and with --fix where a rewrite applies."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from deploykit import graph
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    import onnx_ir as ir
+
+    from deploykit.artifact import TensorSpec
+    from deploykit.report import Finding
+
+    Bounds = Mapping[str, Sequence[int | None]]
+
+REFUSED_NODE = "DK201"
+NEEDS_BOUNDS = "DK520"
+BAD_INTERFACE = "DK529"
+# Suggested where nothing is known of a dimension; the user replaces it.
+_USUAL_LARGEST = 64
+# A command in a target's remedy. What it calls MODEL and OUT has names here.
+_COMMAND = re.compile(r"deploykit (?P<verb>\w+) MODEL(?P<rest>(?: -o OUT| --[\w-]+(?: (?!deploykit)[^\s,;()`]+)?)*)")
+_CLAUSES = re.compile(r"; otherwise:? |; |, or ")
+_MADE = {"simplify": "simple", "check": "fixed", "quantize": "int8", "export": "exported"}
+_NOTHING_ELSE = "make this part of the model with other operators"
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What a check was asked for, as its commands have to repeat it. targets: as named, `name` or `name@version`."""
+
+    model: Path
+    targets: Sequence[str]
+    dims: Bounds
+
+    def command(self, target: str, *more: str, dims: Bounds | None = None) -> str:
+        """`deploykit check MODEL --target T ...` as a shell takes it."""
+        bounds = self.dims if dims is None else dims
+        words = ["deploykit", "check", str(self.model), "--target", target, *more]
+        for name, (low, high) in bounds.items():
+            words += ["--dim", f"{name}={low or 1}..{'' if high is None else high}"]
+        return shlex.join(words)
+
+    def fixing(self, target: str) -> str:
+        """The command that fixes the model for a target."""
+        return self.command(target, "--fix", "-o", str(self.beside("fixed")))
+
+    def beside(self, kind: str) -> Path:
+        """Where a model that is made of this one may stand."""
+        return self.model.with_name(f"{self.model.stem}-{kind}.onnx")
+
+
+class Hints:
+    """What a check says about nodes that a rewrite may help, about bounds that a target needs, and all else.
+
+    The model is read when the first rewrite is asked for; nothing is tried.
+    """
+
+    def __init__(self, wanted: Wanted, *, fixable: bool = True) -> None:
+        """fixable: False for what a fix has left: no rewrite is suggested."""
+        self._wanted = wanted
+        self._fixable = fixable
+        self._model: ir.Model | None = None
+        self._nodes: dict[str, ir.Node] = {}
+        self._titles: dict[str, list[str]] = {}
+
+    def improved(self, findings: Iterable[Finding], target: str, stopped: Collection[str] = ()) -> list[Finding]:
+        """The findings of a target (as named), with commands as a shell takes them.
+
+        stopped: the nodes that it does not take, or has not come to judge.
+        """
+        return [dataclasses.replace(finding, hint=self._hint(finding, target, stopped)) for finding in findings]
+
+    def _hint(self, finding: Finding, target: str, stopped: Collection[str]) -> str:
+        if finding.code == NEEDS_BOUNDS:
+            return self._bounds(target) or finding.hint
+        remedy = _without_fix(finding.hint)
+        titles = self._titles_for(finding, stopped) if self._fixable and finding.severity != "note" else []
+        if titles:
+            told = f"`{self._wanted.fixing(target)}` may solve it ({'; or '.join(titles)})"
+            return f"{told}; otherwise: {self._named(remedy)}" if remedy else told
+        return self._named(remedy) or (_NOTHING_ELSE if finding.hint else "")
+
+    def _named(self, remedy: str) -> str:
+        """The remedy with the model's path in its commands."""
+
+        def command(found: re.Match[str]) -> str:
+            model = self._wanted.model
+            made = self._wanted.beside(_MADE.get(found["verb"], "out"))
+            rest = found["rest"].replace(" -o OUT", f" -o {shlex.quote(str(made))}")
+            return f"`deploykit {found['verb']} {shlex.quote(str(model))}{rest}`"
+
+        return _COMMAND.sub(command, remedy)
+
+    def _titles_for(self, finding: Finding, stopped: Collection[str]) -> list[str]:
+        """Titles of the rewrites that apply to what a finding is about, or else to what is stopped beside it."""
+        if finding.code not in (REFUSED_NODE, BAD_INTERFACE):
+            return []
+        self._load()
+        if finding.code == REFUSED_NODE:
+            node = self._nodes.get(finding.node or "")
+            if node is None:
+                return []
+            if own := self._rewrites(node, interface=False):
+                return own
+            beside = [near for near in _beside(node) if near.name in stopped]
+            return list(dict.fromkeys(title for near in beside for title in self._rewrites(near, interface=False)))
+        touching = [
+            node
+            for node in self._nodes.values()
+            if any(value is not None and value.name == finding.tensor for value in (*node.inputs, *node.outputs))
+        ]
+        return list(dict.fromkeys(title for node in touching for title in self._rewrites(node, interface=True)))
+
+    def _rewrites(self, node: ir.Node, *, interface: bool) -> list[str]:
+        """Titles of the rewrites that apply to a node, each asked once."""
+        from deploykit.optimizers.rewrites import all_rewrites
+
+        key = f"{interface} {node.name}"
+        if key not in self._titles and self._model is not None:
+            fitting = [rewrite for rewrite in all_rewrites() if interface or not rewrite.interface]
+            self._titles[key] = [rewrite.title for rewrite in fitting if rewrite.applies(node, self._model)]
+        return self._titles.get(key, [])
+
+    def _bounds(self, target: str) -> str:
+        """The check with bounds for every dimension that has none."""
+        self._load()
+        if self._model is None:
+            return ""
+        inputs, _ = graph.interface(self._model)
+        symbols = dict.fromkeys(s for spec in inputs for s in spec.shape or () if isinstance(s, str))
+        if not symbols:
+            return ""
+        given = self._wanted.dims
+        dims = {**given, **{symbol: (low_of(symbol, given), high_of(symbol, given)) for symbol in symbols}}
+        return f"`{self._wanted.command(target, dims=dims)}` (put in the largest sizes that you will use)"
+
+    def _load(self) -> None:
+        if self._model is None:
+            self._model = graph.infer_shapes(graph.name_nodes(graph.load(self._wanted.model)))
+            self._nodes = {node.name or "": node for node in graph.all_nodes(self._model)}
+
+
+def _beside(node: ir.Node) -> list[ir.Node]:
+    """The nodes that make its inputs and that read its outputs."""
+    before = [value.producer() for value in node.inputs if value is not None]
+    after = [reader for value in node.outputs for reader, _ in value.uses()]
+    return [near for near in (*before, *after) if near is not None]
+
+
+def _without_fix(remedy: str) -> str:
+    """What a remedy says besides the general advice to try --fix: whether a rewrite applies is known here."""
+    if " --fix" not in remedy:
+        return remedy
+    return "; or ".join(clause for clause in _CLAUSES.split(remedy) if " --fix" not in clause)
+
+
+def suggested_profile(spec: TensorSpec, dims: Bounds) -> str:
+    """`1x3x224x224:8x3x224x224:64x3x224x224` for an input with dynamic dimensions; "" for another one."""
+    if spec.shape is None or not any(isinstance(size, str) for size in spec.shape):
+        return ""
+    ranges = [(s, s) if isinstance(s, int) else (low_of(s, dims), high_of(s, dims)) for s in spec.shape]
+    usual = [min(max(round(math.sqrt(low * high)), low), high) for low, high in ranges]
+    shapes = ([low for low, _ in ranges], usual, [high for _, high in ranges])
+    return ":".join("x".join(map(str, shape)) for shape in shapes)
+
+
+def low_of(symbol: str, dims: Bounds) -> int:
+    """The smallest size of a dimension, 1 where it has no bound."""
+    return (dims[symbol][0] if symbol in dims else None) or 1
+
+
+def high_of(symbol: str, dims: Bounds) -> int:
+    """The largest size of a dimension, or one to begin with."""
+    given = dims[symbol][1] if symbol in dims else None
+    return given if given is not None else max(_USUAL_LARGEST, low_of(symbol, dims))
