@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+import onnx_ir as ir
+
+from deploykit import graph
 from deploykit.optimizers.rewrites.emitting import Emitter, Names
 from deploykit.optimizers.rewriting import Change, Rewrite
 
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
 # What takes the place of the node's outputs; None where it cannot be expressed.
-Builder = Callable[[Emitter, "ir.Node"], "Sequence[ir.Value] | None"]
+Builder = Callable[[Emitter, ir.Node], Sequence[ir.Value] | None]
 
 
 class Decomposition(Rewrite):
@@ -37,10 +38,14 @@ class Decomposition(Rewrite):
     def apply(self, model: ir.Model, nodes: Sequence[ir.Node]) -> list[Change]:
         """Replaces each node that a builder has an answer for."""
         names = Names(model)
+        wanted = {id(node) for node in nodes}
         changes = []
-        for node in nodes:
+        # Bodies before the nodes that own them: what takes an owner's place may be a copy of its body.
+        for node in reversed(list(ir.traversal.RecursiveGraphIterator(model.graph))):
+            if id(node) not in wanted:
+                continue
             builder = self.builder(node)
-            if builder is None or node.graph is None or in_function(node, model):
+            if builder is None or node.graph is None:
                 continue
             emitter = Emitter(node, model)
             outputs = builder(emitter, node)
@@ -50,7 +55,12 @@ class Decomposition(Rewrite):
             name = node.name or node.op_type
             added = emitter.commit(outputs, names)
             changes.append(Change((name,), added, self.sentence(node, emitter.nodes)))
-        return changes
+        # Copies of what was made in a body have names of their own.
+        left = {node.name for node in graph.all_nodes(model)}
+        return [
+            dataclasses.replace(change, added=tuple(name for name in change.added if name in left))
+            for change in reversed(changes)
+        ]
 
     def builder(self, node: ir.Node) -> Builder | None:
         """The function that has an answer for this operator."""

@@ -159,6 +159,20 @@ class Emitter:
             raise ValueError(f"{place.name} is in no graph")
         ends = self._distinct(outputs)
         self._drop_unused(ends)
+        self._name(names, ends)
+        old = [output for output in place.outputs if output.name]
+        ir.convenience.replace_nodes_and_values(owner, place, [place], self.nodes, old, ends)
+        return tuple(node.name or "" for node in self.nodes)
+
+    def insert(self, names: Names) -> tuple[str, ...]:
+        """Puts the new nodes before the old one, which stays; returns their names."""
+        self._name(names, ())
+        if self.place.graph is not None:
+            self.place.graph.insert_before(self.place, self.nodes)
+        return tuple(node.name or "" for node in self.nodes)
+
+    def _name(self, names: Names, ends: Sequence[ir.Value]) -> None:
+        place, owner = self.place, self.place.graph
         stem = place.name or place.op_type
         for node in self.nodes:
             node.name = names.node(f"{stem}/{node.op_type}")
@@ -169,10 +183,8 @@ class Emitter:
                     output.name = names.value(f"{node.name}/value")
         for constant in self.constants:
             constant.name = names.value(f"{stem}/constant")
-            owner.register_initializer(constant)
-        old = [output for output in place.outputs if output.name]
-        ir.convenience.replace_nodes_and_values(owner, place, [place], self.nodes, old, ends)
-        return tuple(node.name or "" for node in self.nodes)
+            if owner is not None:
+                owner.register_initializer(constant)
 
     def _distinct(self, outputs: Sequence[ir.Value]) -> list[ir.Value]:
         """Each output of its own new node, since it gets the name of the old one; left-out outputs are left out."""
