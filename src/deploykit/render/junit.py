@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
+from deploykit.render import targets
 from deploykit.render.grouping import where
 from deploykit.report import failure, finding_of
 
@@ -21,7 +22,9 @@ def render(report: Report) -> str:
     """A test suite for the command; one case for each target or artifact, failed by its error findings."""
     findings = [*report.findings, *([finding_of(report.error)] if report.error else [])]
     cases = _cases(report, findings)
-    failures = sum(any(f.severity == "error" for f in found) for found in cases.values())
+    open_ones = _open(report)
+    skipped = [name for name in cases if name in open_ones and not _failed(cases[name])]
+    failures = sum(map(bool, map(_failed, cases.values())))
     errors = failures if report.status == "error" else 0
     suite = ET.Element(
         "testsuite",
@@ -29,11 +32,13 @@ def render(report: Report) -> str:
         tests=str(len(cases)),
         failures=str(failures - errors),
         errors=str(errors),
-        skipped="0",
+        skipped=str(len(skipped)),
         time=f"{report.seconds:.3f}",
     )
     for name, found in cases.items():
         case = ET.SubElement(suite, "testcase", name=_xml(name), classname=f"deploykit.{report.command}")
+        if name in skipped:
+            ET.SubElement(case, "skipped", message=_xml(open_ones[name]))
         _outcome(case, found, "error" if report.status == "error" else "failure")
     ET.indent(suite)
     return f"<?xml version='1.0' encoding='utf-8'?>\n{ET.tostring(suite, encoding='unicode')}\n"
@@ -42,7 +47,12 @@ def render(report: Report) -> str:
 def _cases(report: Report, findings: Iterable[Finding]) -> dict[str, list[Finding]]:
     """What was judged, by name, with the findings about it: outputs, artifacts, targets, or the command itself."""
     cases: dict[str, list[Finding]] = {}
-    for row in [*report.metrics.get("targets", []), *report.metrics.get("outputs", [])]:
+    if report.command == "check":
+        cases = {label: [] for label in targets.labels(report.metrics.get("targets", []))}
+        for block in targets.blocks(report, findings):
+            cases.setdefault(block.label or report.command, []).extend(block.findings)
+        return cases or {report.command: []}
+    for row in report.metrics.get("outputs", []):
         cases[str(row["name"])] = []
     for row in report.metrics.get("rows", []):
         name = f"{row['target']} {row['precision']}" if "target" in row else str(row.get("artifact"))
@@ -55,8 +65,22 @@ def _cases(report: Report, findings: Iterable[Finding]) -> dict[str, list[Findin
     return cases or {report.command: []}
 
 
+def _open(report: Report) -> dict[str, str]:
+    """Targets of a check that nobody could judge, and why: neither passed nor failed."""
+    rows = report.metrics.get("targets", []) if report.command == "check" else []
+    return {
+        label: f"{row['unknown']} of {row['nodes']} nodes are unknown"
+        for label, row in zip(targets.labels(rows), rows, strict=True)
+        if row["verdict"] == "unknown"
+    }
+
+
+def _failed(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity == "error"]
+
+
 def _outcome(case: ET.Element, findings: list[Finding], kind: str) -> None:
-    failed = [finding for finding in findings if finding.severity == "error"]
+    failed = _failed(findings)
     if failed:
         element = ET.SubElement(case, kind, message=_xml(failed[0].message), type=failed[0].code)
         element.text = _xml("\n".join(_line(finding) for finding in failed))

@@ -21,8 +21,12 @@ DROPPABLE = ("partitions", "nodes", "unknown")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Block:
-    """The findings about one target, or about none. heading: "" where there is no target to name."""
+    """The findings about one target, or about none.
 
+    label: the target as findings name it, and heading: with its version; "" where there is no target to name.
+    """
+
+    label: str
     heading: str
     verdict: str
     findings: tuple[Finding, ...]
@@ -63,8 +67,8 @@ def blocks(report: Report, findings: Iterable[Finding]) -> list[Block]:
     for finding in findings:
         groups.get(finding.target or "", rest).append(finding)
     made = [
-        Block(shown(named[label]), named[label].get("verdict") or "", tuple(found))
+        Block(label, shown(named[label]), named[label].get("verdict") or "", tuple(found))
         for label, found in groups.items()
         if found
     ]
-    return [*made, *([Block("", "", tuple(rest))] if rest else [])]
+    return [*made, *([Block("", "", "", tuple(rest))] if rest else [])]
