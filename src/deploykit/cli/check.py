@@ -25,7 +25,8 @@ def check(
             "--target",
             "--to",
             metavar="NAME[@VERSION]|all",
-            help="The targets to check against. Repeatable, or separated by commas.",
+            help="The targets to check against. Repeatable, or separated by commas. all: each target in its default"
+            " version, and every execution provider and backend of ONNX Runtime and ONNX Runtime Web.",
             autocompletion=complete_targets_or_all,
             show_default=False,
         ),
@@ -35,6 +36,14 @@ def check(
         bool,
         typer.Option("--probe", help="Build and run nodes alone that nobody is sure about, where the engine is here."),
     ] = False,
+    save_nodes: Annotated[
+        Path | None,
+        typer.Option(
+            "--save-nodes",
+            metavar="DIR",
+            help="Write each refused node as a small model with inputs, for a bug report.",
+        ),
+    ] = None,
     fix: Annotated[
         bool,
         typer.Option("--fix", help="Rewrite what the targets refuse; the result is proven equal before it is kept."),
@@ -62,6 +71,7 @@ def check(
             targets=targets,
             dims=dims,
             probe=probe,
+            save_nodes=save_nodes,
             fix=fix,
             output=output,
             dry_run=dry_run,
