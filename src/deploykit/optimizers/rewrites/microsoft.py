@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from deploykit.optimizers.rewrites.decomposition import Decomposition
 from deploykit.optimizers.rewrites.emitting import rank_of
@@ -136,7 +136,9 @@ def fused_conv(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     activation, parameters = node.attributes.get_string("activation", ""), []
     if "activation_params" in node.attributes:
         parameters = list(node.attributes["activation_params"].as_floats())
-    names = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Clip": ("min", "max")}.get(activation, ())
+    names: tuple[str, ...] = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Clip": ("min", "max")}.get(
+        activation, ()
+    )
     if activation not in ("", "Relu", "Sigmoid", "Tanh", *_WITH_PARAMETERS) or len(parameters) < len(names):
         return None
     conv = {key: value.value for key, value in node.attributes.items() if not key.startswith("activation")}
@@ -151,7 +153,8 @@ def fused_conv(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
         if result.dtype is None:
             return None
         return [op.op("Clip", result, op.like(parameters[0], result), op.like(parameters[1], result))]
-    return [op.op(activation, result, **dict(zip(names, parameters, strict=False)))]
+    given: dict[str, Any] = dict(zip(names, parameters, strict=False))
+    return [op.op(activation, result, **given)]
 
 
 _WITH_PARAMETERS = ("LeakyRelu", "HardSigmoid", "Clip")

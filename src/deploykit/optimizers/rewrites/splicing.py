@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -25,20 +26,20 @@ def splice_graph(
 
     attributes: what references to a function's attributes mean (None: the body is none of a function).
     """
-    copy = body.clone(allow_outer_scope_values=True)
-    outputs = list(copy.outputs)
-    copy.outputs.clear()
+    clone = body.clone(allow_outer_scope_values=True)
+    outputs = list(clone.outputs)
+    clone.outputs.clear()
     meaning: dict[ir.Value, ir.Value | None] = {}
-    formal = list(copy.inputs)
+    formal = list(clone.inputs)
     for at, value in enumerate(formal):
         meaning[value] = inputs[at] if at < len(inputs) else None
-    for value in list(copy.initializers.values()):
+    for value in list(clone.initializers.values()):
         if value not in meaning and value.const_value is not None:
-            meaning[value] = emitter.tensor(value.const_value)
+            meaning[value] = emitter.tensor(_copy(value.const_value))
     for value, actual in meaning.items():
         _use_instead(value, actual)
-    nodes = list(copy)
-    copy.remove(nodes)
+    nodes = list(clone)
+    clone.remove(nodes)
     for node in nodes:
         if attributes is not None:
             _resolve(node, attributes)
@@ -54,6 +55,13 @@ def splice_graph(
     if any(value is None for value in found):
         raise ValueError("an output of the body is an input that is left out")
     return [value for value in found if value is not None]
+
+
+def _copy(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The same content under a name of its own: naming a value names its tensor, which the original body has, too."""
+    if isinstance(tensor, ir.ExternalTensor) or tensor.dtype == ir.DataType.STRING:
+        return copy.copy(tensor)
+    return ir.tensor(tensor.numpy(), dtype=tensor.dtype)
 
 
 def _use_instead(value: ir.Value, actual: ir.Value | None) -> None:
