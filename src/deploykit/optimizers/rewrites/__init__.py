@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 ROWS: tuple[tuple[str, str], ...] = (
     ("constant_inputs", "ConstantInputs"),
     ("functions", "InlineFunctions"),
+    ("control_flow", "UnrollControlFlow"),
+    ("sequences", "UnpackSequences"),
+    ("rank_reduction", "ReduceRank"),
+    ("microsoft", "DecomposeMicrosoft"),
+    ("layouts", "DecomposeLayouts"),
+    ("einsum", "DecomposeEinsum"),
     ("arithmetic", "DecomposeArithmetic"),
     ("normalizations", "DecomposeNormalizations"),
     ("reductions", "DecomposeReductions"),
