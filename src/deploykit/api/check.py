@@ -13,6 +13,7 @@ from deploykit.api.hints import Hints, Wanted
 from deploykit.data.request import bounds_of
 from deploykit.errors import UsageError
 from deploykit.isolation import workers
+from deploykit.opsupport import saving
 from deploykit.opsupport.checker import TargetSummary, check_model
 from deploykit.opsupport.findings import findings_of
 from deploykit.progress import OnProgress, silent
@@ -21,6 +22,8 @@ from deploykit.target import check_options, get_target, parse_target, target_nam
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from deploykit.report import Finding
 
 ALL = "all"
 
@@ -33,6 +36,7 @@ def check(
     profiles: Mapping[str, Sequence[Sequence[int]]] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     probe: bool = False,
+    save_nodes: str | Path | None = None,
     fix: bool = False,
     output: str | Path | None = None,
     dry_run: bool = False,
@@ -46,6 +50,7 @@ def check(
     runs that a table speaks for (ONNX Runtime's providers, the backends of ONNX Runtime Web).
     dims: `batch=1..64`, or bounds by name. options: by target name.
     probe: builds and runs each node alone that is unknown, conditional or disputed, where the target's engine is here.
+    save_nodes: a folder for the refused nodes, each as a model with inputs; one of an earlier call needs `force`.
     fix: rewrites the model until the targets take it, and writes at `output` what is proven equal to it, also when
     something is left that they refuse; dry_run: writes nothing, and reports the same.
     Returns a report with one finding for each refused node (error: its target does not run the model) and
@@ -56,10 +61,13 @@ def check(
     """
     started = time.perf_counter()
     written = check_usage(fix=fix, output=output, dry_run=dry_run, force=force)
-    if dry_run and probe:
+    if dry_run and (probe or save_nodes is not None):
+        option = "--probe" if probe else "--save-nodes"
         raise UsageError(
-            "--probe tries what is in a file, and --dry-run writes none", hint="leave one of them away, or give -o OUT"
+            f"{option} needs the rewritten model, and --dry-run writes none", hint=f"leave {option} away, or --dry-run"
         )
+    if save_nodes is not None:
+        saving.check_folder(Path(save_nodes), force=force)
     everything = ALL in targets
     named = [name for name in dict.fromkeys(targets) if name != ALL]
     names = list(dict.fromkeys([*(_everything() if everything else ()), *named]))
@@ -71,6 +79,8 @@ def check(
     wanted = Wanted(io.existing_file(Path(model), "model"), names, bounds_of(dims))
     ask = functools.partial(check_model, targets=names, dims=wanted.dims, profiles=profiles, options=options)
     summaries: Sequence[TargetSummary]
+    saved: list[saving.SavedNode] = []
+    told: list[Finding] = []
     with workers():
         summaries = ask(wanted.model, probe=probe and not fix, seed=seed, on_progress=on_progress)
         problem = summaries[0].problem
@@ -81,15 +91,30 @@ def check(
             report, summaries = fix_model(
                 wanted, ask, summaries, output=written, force=force, seed=seed, on_progress=on_progress
             )
-            if probe:
-                result = report.artifact.path if report.artifact is not None else wanted.model
-                summaries = ask(result, probe=True, seed=seed, on_progress=on_progress)
+        result = report.artifact.path if report.artifact is not None else wanted.model
+        if fix and probe:
+            summaries = ask(result, probe=True, seed=seed, on_progress=on_progress)
+        if save_nodes is not None:
+            saved, told = saving.save_nodes(
+                result,
+                summaries,
+                names,
+                Path(save_nodes),
+                dims=wanted.dims,
+                options=options,
+                seed=seed,
+                force=force,
+                on_progress=on_progress,
+            )
     report.metrics |= {"model": str(model), "targets": [summary.as_dict() for summary in summaries]}
     some = any(summary.runs for summary in summaries)
     hints = Hints(wanted, fixable=not fix)
     for name, summary, label in zip(names, summaries, labels(summaries), strict=True):
         stopped = {node.node for node in summary.nodes if not node.verdict.runs}
         report.add(*hints.improved(findings_of(summary, label, lenient=some and name not in named), name, stopped))
+    if save_nodes is not None:
+        report.metrics["saved_nodes"] = [entry.as_dict() for entry in saved]
+        report.add(*told)
     if report.artifact is not None:
         report.add(*next_steps(wanted, report.artifact.path, summaries))
     if everything and not any(summary.runs is not False for summary in summaries):

@@ -73,7 +73,7 @@ class Prober:
         self._options = options or {}
         self._seed = seed
         self._symbolic = NodeModels(model)
-        self._sizes = _sizes(model, self._dims)
+        self._sizes = sizes_of(model, self._dims)
         self._sized = NodeModels(model, dims=self._sizes)
         self._known: dict[tuple[str, str], Trial] = {}
 
@@ -104,7 +104,7 @@ class Prober:
         if key not in self._known:
             untold = any(spec.shape is None for spec in graph.interface(alone)[0])
             one = self._try_sized(target, settings, sized) if untold else None
-            self._known[key] = one or self._try(target, settings, alone, _matched(alone, sized))
+            self._known[key] = one or self._try(target, settings, alone, matched_sizes(alone, sized))
         return self._known[key]
 
     def _try_sized(self, target: Target, settings: Mapping[str, Any], sized: ir.Model) -> Trial | None:
@@ -112,7 +112,7 @@ class Prober:
         if any(spec.shape is None for spec in graph.interface(sized)[0]):
             return None
         found = self._once(
-            target, settings, sized, {name: [size, size] for name, size in _matched(sized, sized).items()}
+            target, settings, sized, {name: [size, size] for name, size in matched_sizes(sized, sized).items()}
         )
         if found.status is not Status.SUPPORTED:
             return found
@@ -242,7 +242,7 @@ def _plain(text: str) -> str:
     return _ABOUT_A_FILE.sub("", text, count=1)
 
 
-def _sizes(model: ir.Model, dims: Bounds) -> dict[str, int]:
+def sizes_of(model: ir.Model, dims: Bounds) -> dict[str, int]:
     """A size for every symbol of the inputs: the least that is allowed, or one that shows whether sizes matter."""
     inputs, _ = graph.interface(model)
     sizes = {}
@@ -254,7 +254,7 @@ def _sizes(model: ir.Model, dims: Bounds) -> dict[str, int]:
     return sizes
 
 
-def _matched(alone: ir.Model, sized: ir.Model) -> dict[str, int]:
+def matched_sizes(alone: ir.Model, sized: ir.Model) -> dict[str, int]:
     """The size of each symbol of a node's inputs, from the same node in the model with sizes."""
     found: dict[str, int] = {}
     known = {spec.name: spec.shape or () for spec in graph.interface(sized)[0]}
