@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from pathlib import Path
@@ -108,7 +109,7 @@ def check(
             )
     report.metrics |= {"model": str(model), "targets": [summary.as_dict() for summary in summaries]}
     some = any(summary.runs for summary in summaries)
-    hints = Hints(wanted, fixable=not fix)
+    hints = Hints(dataclasses.replace(wanted, model=result), fixable=not fix)
     for name, summary, label in zip(names, summaries, labels(summaries), strict=True):
         stopped = {node.node for node in summary.nodes if not node.verdict.runs}
         report.add(*hints.improved(findings_of(summary, label, lenient=some and name not in named), name, stopped))
