@@ -39,7 +39,8 @@ _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt
 _HEAD = """Nodes of {model} that a target refuses, each a model of its own with its real types, shapes and constants.
 
 Beside X.onnx lies X.inputs.npz with inputs for it (random, seed {seed}), and X.outputs.npz with what ONNX Runtime
-without graph optimisation makes of them, where it takes them. {index} holds the same as below. The commands are for this folder.
+without graph optimisation makes of them, where it takes them. {index} holds the same as below.
+The commands are for this folder.
 """
 
 
@@ -113,7 +114,8 @@ def save_nodes(
     """Writes each node of the model at `path` that a target refuses; the folder appears whole or not at all.
 
     labels: how the summaries' targets were asked for (`tensorrt@10.1`), each the name of a folder in it.
-    dims: bounds by symbol. options: each target's `--option`s. Findings: what was written (DK229), nodes that cannot be taken out (DK230).
+    dims: bounds by symbol. options: each target's `--option`s.
+    Findings: what was written (DK229), nodes that cannot be taken out (DK230).
     Without a refused node there is nothing to write, and no folder. Raises OutputError as `check_folder` does.
     """
     check_folder(folder, force=force)
