@@ -17,6 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 from deploykit import graph
 from deploykit.converters.onnxruntime.runtime import CPU, open_session, session_options
 from deploykit.errors import GateError, ModelError
+from deploykit.opsupport.limits import load_limits
 from deploykit.opsupport.registry import since_version
 from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 from deploykit.report import Finding, failure, note
@@ -72,6 +73,9 @@ def support_job(
     findings = list(_half_precision(loaded, nodes))
     if refusal is None:
         verdicts = [supported()] * len(nodes)
+        limits = load_limits("onnxruntime")
+        if limits is not None:
+            verdicts = limits.correct(loaded, verdicts, installed=ort.__version__)
     else:
         named = _named_node(refusal)
         verdicts = [_judge(node, loaded, refusal if named and original[id(node)] == named else None) for node in nodes]
@@ -91,7 +95,7 @@ def support_job(
             }
             for node, verdict in zip(nodes, verdicts, strict=True)
         ],
-        "partitions": 1 if refusal is None else None,
+        "partitions": 1 if refusal is None and all(verdict.runs for verdict in verdicts) else None,
         "findings": [finding.as_dict() for finding in findings],
     }
 

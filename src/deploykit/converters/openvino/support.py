@@ -13,18 +13,23 @@ import openvino as ov
 from openvino.frontend import FrontEndManager
 
 from deploykit import graph
-from deploykit.converters.openvino.interface import versioned
+from deploykit.converters.openvino.interface import dtype_name, versioned
+from deploykit.opsupport.limits import load_limits
 from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 from deploykit.report import failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from deploykit.artifact import TensorSpec
+
 _LOG_ENTRY = re.compile(r"^-- (?P<op>[\w.]+)-\d+ with a message:\n(?P<text>.*?)(?=^-- |^Summary:|\Z)", re.M | re.S)
 _LOG_NODE = re.compile(r"ONNX node '<Node\((?P<op>\w+)\): (?P<node>.*?)>'")
 # Lines of a message that speak of OpenVINO's sources and not of the model.
 _NOISE = re.compile(r"^(Check '.*' failed at|FrontEnd API failed with|While validating ONNX node|Exception from) ?\S*")
 _REFUSED_TYPES = {"NotSupportedONNXNode", "ONNXFrameworkNode", "ONNXSubgraphFrameworkNode", "FrameworkNode"}
+# Types smaller than a byte: its Python interface packs two elements into one.
+_PACKED = {"int4", "uint4", "uint1"}
 _CONTROL_FLOW = {"If", "Loop", "Scan"}
 _REMEDIES = {
     "If": "where its condition is constant, deploykit simplify takes the branch; otherwise export the model without "
@@ -82,7 +87,8 @@ def judge(path: Path) -> tuple[list[tuple[ir.Node, Verdict]], str | None]:
     loaded = graph.load(path)
     original = {id(node): node.name for node in graph.all_nodes(loaded)}
     graph.name_nodes(loaded)
-    problems = front_end_problems(path)
+    core = ov.Core()
+    converted, problems = front_end_problems(path, core)
     reasons: dict[int, Verdict] = {}
     nodes = list(graph.all_nodes(loaded))
     for node in nodes:
@@ -97,23 +103,49 @@ def judge(path: Path) -> tuple[list[tuple[ir.Node, Verdict]], str | None]:
     if problems and not reasons:
         told = unknown("OpenVINO refuses the model without naming a node", remedy=_AGAIN)
         return [(node, told) for node in nodes], problems[0].reason
-    return [(node, reasons.get(id(node)) or supported()) for node in nodes], None
+    verdicts = [reasons.get(id(node)) or supported() for node in nodes]
+    limits = load_limits("openvino")
+    if limits is not None:
+        verdicts = limits.correct(loaded, verdicts, installed=versioned())
+    whole = None if converted is None else changed_interface(converted, *graph.interface(loaded))
+    return list(zip(nodes, verdicts, strict=True)), whole
 
 
-def front_end_problems(path: Path) -> list[Problem]:
-    """Every node that the front-end does not convert, and then every operation that the CPU plugin does not take."""
-    core = ov.Core()
+def changed_interface(converted: ov.Model, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str | None:
+    """What the front-end makes of the model's inputs and outputs, where it is not what the ONNX file says."""
+    for kind, specs, ports in (("input", inputs, converted.inputs), ("output", outputs, converted.outputs)):
+        names = [port.get_names() for port in ports]
+        for spec in specs:
+            if not any(spec.name in found for found in names):
+                return (
+                    f"OpenVINO leaves out {kind} {spec.name!r}, which its form of the model does not need: "
+                    "leave it out of the ONNX model, too"
+                )
+        for spec, port in zip(specs, ports, strict=False):
+            made = dtype_name(port.get_element_type())
+            if made != spec.dtype:
+                return f"{kind} {spec.name!r} is {spec.dtype} in the ONNX model and {made} in OpenVINO: Cast it there"
+            if made in _PACKED:
+                return f"{kind} {spec.name!r} is {made}, of which OpenVINO takes and gives no arrays: Cast it inside"
+    return None
+
+
+def front_end_problems(path: Path, core: ov.Core) -> tuple[ov.Model | None, list[Problem]]:
+    """Every node that the front-end does not convert, or every operation that the CPU plugin does not take.
+
+    The model comes first, as far as it could be read.
+    """
     try:
         converted = core.read_model(path)
     except RuntimeError as problem:
-        return _refusals(path, str(problem)) or [Problem(frozenset(), _sentence(str(problem)))]
+        return None, _refusals(path, str(problem)) or [Problem(frozenset(), _sentence(str(problem)))]
     try:
         taken = core.query_model(converted, "CPU")
     except RuntimeError as problem:
         if "bad_alloc" in str(problem):
-            return [Problem(frozenset(), _too_large(converted))]
+            return converted, [Problem(frozenset(), _too_large(converted))]
         raise
-    return [
+    return converted, [
         Problem(_names(node), f"OpenVINO's CPU plugin has no {node.get_type_name()} like this one")
         for node in converted.get_ordered_ops()
         if node.get_friendly_name() not in taken

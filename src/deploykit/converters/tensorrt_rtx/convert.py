@@ -10,6 +10,7 @@ import tensorrt_rtx as trt
 
 from deploykit import graph
 from deploykit.converters.profiles import Profile, describe, resolve_profiles
+from deploykit.converters.tensorrt_rtx.network import allow_decomposition, interface_changes
 from deploykit.converters.tensorrt_rtx.options import compute_capabilities, flag
 from deploykit.converters.tensorrt_rtx.parser import NAME, VendorLog, node_in, parse_problems
 from deploykit.converters.tensorrt_rtx.plan import read_plan
@@ -20,25 +21,11 @@ from deploykit.report import Finding, failure
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from deploykit.artifact import TensorSpec
-
 _DISTRIBUTIONS = ("tensorrt_rtx", "tensorrt_rtx_cu12", "tensorrt_rtx_cu13")
 _PLACES = ("MIN", "OPT", "MAX")
 _CONTRADICTION = re.compile(
     r"k(?P<which>MIN|OPT|MAX) values for profile \d+ violate shape constraints: (?P<node>[^:]+): (?P<why>.+?)( In |$)"
 )
-_DTYPES = {
-    "FLOAT": "float32",
-    "HALF": "float16",
-    "BF16": "bfloat16",
-    "INT8": "int8",
-    "UINT8": "uint8",
-    "INT32": "int32",
-    "INT64": "int64",
-    "BOOL": "bool",
-    "FP8": "float8_e4m3fn",
-    "INT4": "int4",
-}
 
 
 def convert_job(
@@ -72,7 +59,7 @@ def convert_job(
         log = VendorLog()
         builder = trt.Builder(log)
         network, refused = _parse(builder, log, model)
-        findings += refused or _interface_changes(network, inputs, outputs)
+        findings += refused or interface_changes(network, inputs, outputs)
         if not _blocked(findings):
             start = len(log.messages)
             plan = _build(builder, log, network, capabilities, shapes, tf32=tf32)
@@ -91,6 +78,7 @@ def _parse(builder: Any, log: VendorLog, model: str) -> tuple[Any, list[Finding]
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, log)
     if parser.parse_from_file(model):
+        allow_decomposition(network)
         return network, []
     problems = parse_problems(parser)
     if not problems:
@@ -107,28 +95,6 @@ def _parse(builder: Any, log: VendorLog, model: str) -> tuple[Any, list[Finding]
             hint=f"deploykit check {Path(model).name} --target {NAME} lists every node and what to do",
         )
         for problem in problems
-    ]
-
-
-def _interface_changes(network: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[Finding]:
-    """The engine's tensors against the model's: a renamed or retyped one is an error, never silent."""
-    built = {
-        tensor.name: _DTYPES.get(tensor.dtype.name, tensor.dtype.name.lower())
-        for tensor in [
-            *(network.get_input(index) for index in range(network.num_inputs)),
-            *(network.get_output(index) for index in range(network.num_outputs)),
-        ]
-    }
-    return [
-        failure(
-            "DK529",
-            f"tensor {spec.name!r} is {spec.dtype} in the model and {built.get(spec.name, 'missing')} in the engine",
-            target=NAME,
-            tensor=spec.name,
-            hint="change its type in the model, or remove the tensor when nothing uses it",
-        )
-        for spec in [*inputs, *outputs]
-        if built.get(spec.name) != spec.dtype
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import tensorrt_rtx as trt
 from deploykit.report import Finding, failure, note
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 NAME = "tensorrt-rtx"
@@ -101,6 +103,18 @@ def _reason(op: str, text: str, function: str) -> str:
 def source_label() -> str:
     """Who speaks when the parser judges a node: "TensorRT-RTX 1.7 parser", not "TensorRT"."""
     return f"TensorRT-RTX {'.'.join(trt.__version__.split('.')[:2])} parser"
+
+
+@contextlib.contextmanager
+def parsed(path: Path) -> Iterator[Any]:
+    """The network made of a model that the parser takes; nothing is built. Gives None when it does not take it."""
+    log = VendorLog()
+    builder = trt.Builder(log)
+    network = builder.create_network(0)
+    parser = trt.OnnxParser(network, log)
+    # The network refers to weights that the parser owns, and to the builder: they live as long as it is looked at.
+    yield network if parser.parse_from_file(str(path)) else None
+    del network, parser, builder
 
 
 def check_model(path: Path) -> tuple[list[ParseProblem], list[tuple[bool, list[int]]]]:

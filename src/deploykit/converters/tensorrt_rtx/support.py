@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,10 @@ import tensorrt_rtx as trt
 
 from deploykit import graph
 from deploykit.converters.profiles import Profile, resolve_profiles
+from deploykit.converters.tensorrt_rtx.network import interface_changes, shape_inputs
 from deploykit.converters.tensorrt_rtx.options import compute_capabilities, flag
-from deploykit.converters.tensorrt_rtx.parser import NAME, ParseProblem, check_model, source_label
+from deploykit.converters.tensorrt_rtx.parser import NAME, ParseProblem, check_model, parsed, source_label
+from deploykit.opsupport.limits import load_limits
 from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 from deploykit.report import Finding, failure
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import onnx_ir as ir
+
+    from deploykit.artifact import TensorSpec
 
 _TOP_K_LIMIT = 3840  # "K exceeds the maximum value allowed (3840)", said by the builder only, after parsing
 _ASK = "rewrite it with operators that TensorRT has, or keep this part in another runtime"
@@ -49,31 +54,70 @@ def support_job(
     _, findings = resolve_profiles(graph.interface(loaded)[0], dims, profiles, target=NAME)
     problems, subgraphs = check_model(path)
     taken = {index for fine, nodes in subgraphs if fine for index in nodes}
-    rows = []
+    nodes: list[ir.Node] = []
+    verdicts: list[Verdict] = []
     placed: set[int] = set()
     for index, top in enumerate(loaded.graph):
         bodies = [node for attribute in top.attributes.values() for node in _body_nodes(attribute)]
         for node in (top, *bodies):
             own = [p for p in problems if _is_about(p, node, index, top is node)]
             placed.update(map(id, own))
-            verdict = _verdict(node, own, taken=index in taken or not problems)
-            rows.append(
-                {
-                    "node": node.name or "",
-                    "op": node.op_type,
-                    "domain": node.domain,
-                    **verdict.as_dict(),
-                    "source": verdict.source or source_label(),
-                }
-            )
+            nodes.append(node)
+            verdicts.append(_verdict(node, own, taken=index in taken or not problems))
+    verdicts = _with_limits(loaded, nodes, verdicts)
     # A problem inside a function or a name that the graph does not have must not get lost.
     findings += [_unplaced(problem) for problem in problems if id(problem) not in placed]
+    if not problems and all(verdict.runs for verdict in verdicts):
+        findings += _network_problems(path, *graph.interface(loaded))
     return {
         "source": source_label(),
-        "nodes": rows,
+        "nodes": [
+            {
+                "node": node.name or "",
+                "op": node.op_type,
+                "domain": node.domain,
+                **verdict.as_dict(),
+                "source": verdict.source or source_label(),
+            }
+            for node, verdict in zip(nodes, verdicts, strict=True)
+        ],
         "partitions": len(subgraphs) or None,
         "findings": [finding.as_dict() for finding in findings],
     }
+
+
+def _with_limits(model: ir.Model, nodes: Sequence[ir.Node], verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The parser's verdicts with what the builder says only later."""
+    limits = load_limits(NAME)
+    if limits is None:
+        return list(verdicts)
+    said = {id(node): verdict for node, verdict in zip(nodes, verdicts, strict=True)}
+    ordered = list(graph.all_nodes(model))
+    corrected = limits.correct(model, [said[id(node)] for node in ordered], installed=trt.__version__)
+    said = {id(node): verdict for node, verdict in zip(ordered, corrected, strict=True)}
+    return [said[id(node)] for node in nodes]
+
+
+def _network_problems(path: Path, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[Finding]:
+    """What stands against the whole network, though every node of it is taken."""
+    with parsed(path) as network:
+        if network is None:
+            return []
+        changed = [
+            dataclasses.replace(finding, code="DK202") for finding in interface_changes(network, inputs, outputs)
+        ]
+        deciding = [
+            failure(
+                "DK202",
+                f"the values of input {name!r} decide shapes inside the model, which an engine takes only with bounds "
+                "of the values",
+                target=NAME,
+                tensor=name,
+                hint="make it an initializer: its values are then fixed in the engine",
+            )
+            for name in shape_inputs(network)
+        ]
+    return [*changed, *deciding]
 
 
 def _body_nodes(attribute: ir.Attr) -> list[ir.Node]:
@@ -97,9 +141,10 @@ def _is_about(problem: ParseProblem, node: ir.Node, index: int, top_level: bool)
 
 
 def _unplaced(problem: ParseProblem) -> Finding:
+    where = f"{problem.node or 'a node'} ({problem.op})" if problem.op else "the model"
     return failure(
-        "DK526",
-        f"{source_label()} refuses {problem.node or 'a node'} ({problem.op}): {problem.reason}",
+        "DK202",
+        f"{source_label()} refuses {where}: {problem.reason}",
         target=NAME,
         node=problem.node or None,
         op=problem.op,
