@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from importlib import resources
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -13,7 +14,8 @@ from onnx import defs
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from deploykit.opsupport.conditions import CHECKS
-from deploykit.opsupport.tables import FOLDER
+from deploykit.opsupport.tables import FOLDER, load_table
+from deploykit.target import get_target, target_names
 
 FILES = {
     file.name: json.loads(file.read_text(encoding="utf-8"))
@@ -306,3 +308,17 @@ def test_an_initializer_is_called_as_in_the_standard():
         "machine": {"check": "input_is_initializer", "input": 1},
     }
     assert "is called ['W']" in place_errors("ai.onnx:Conv", Condition.model_validate(condition))[0]
+
+
+def test_the_documentation_lists_the_sources_of_every_table():
+    text = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    for target in map(get_target, target_names()):
+        for name in target.tables.values():
+            table = load_table(name)
+            counts = Counter(row["status"] for row in table.facts["ops"].values())
+            (row,) = [line for line in text.splitlines() if line.startswith(f"| `{table.asked}` |")]
+            assert f"| {counts['supported']} | {counts['conditional']} | {counts['unsupported']} |" in row
+            for source in (table.facts["source"], table.facts.get("secondary_source")):
+                if source is not None:
+                    commit = source["commit"] if " " in source["commit"] else source["commit"][:12]
+                    assert f"{source['repository']}, `{source['path']}`, {commit}" in row
