@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # (module below this package, class). One row for each rewrite; the same module may have several.
 ROWS: tuple[tuple[str, str], ...] = (
     ("constant_inputs", "ConstantInputs"),
+    ("convert_opset", "OlderOpset"),
     ("functions", "InlineFunctions"),
     ("control_flow", "UnrollControlFlow"),
     ("sequences", "UnpackSequences"),
@@ -31,6 +32,9 @@ ROWS: tuple[tuple[str, str], ...] = (
     ("qlinear_to_qdq", "QLinearToQdq"),
     ("symmetric_qdq", "SymmetricQdq"),
     ("double_to_float", "DoubleToFloat"),
+    ("convert_opset", "OlderOpsetByTwo"),
+    ("convert_opset", "OlderOpsetByThree"),
+    ("convert_opset", "NewerOpset"),
     ("type_changes", "NarrowInt64"),
     ("type_changes", "HalfAsFloat"),
     ("type_changes", "SmallIntegersAsInt32"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, ClassVar
 
 import onnx
@@ -36,15 +37,15 @@ class _ConvertOpset(Rewrite):
         return opset is not None and _can_be_said(node, graph.opset(model), opset)
 
     def apply(self, model: ir.Model, nodes: Sequence[ir.Node]) -> list[Change]:
-        """Converts the model to the nearest opset that gives one of the nodes its other revision.
+        """Converts the model to the opset that gives most of the nodes their other revision.
 
         Tried on a copy first: a node that has no other form leaves the model as it is.
         """
-        wanted = {opset for node in nodes if (opset := self._opset(node, model)) is not None}
+        wanted = Counter(opset for node in nodes if (opset := self._opset(node, model)) is not None)
         start = graph.opset(model)
         if not wanted or not start:
             return []
-        opset = max(wanted) if self.revisions < 0 else min(wanted)
+        opset = max(wanted, key=lambda opset: (wanted[opset], -abs(opset - start)))
         if _convert(model.clone(), opset) is None:
             return []
         place = _convert(model, opset)

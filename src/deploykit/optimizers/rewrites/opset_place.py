@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Place:
     """Where new nodes and constants go: beside one node.
 
-    functions: ids of the graphs of functions, which hold no initializers. added: names of nodes that came. unread: what a
-    node has lost.
+    functions: ids of the graphs of functions, which hold no initializers. added: names of nodes that came.
+    unread: inputs that a node has lost.
     """
 
     names: Names
@@ -47,6 +47,8 @@ class Place:
         made = self._node(node, op, inputs, what, given)
         assert node.graph is not None  # nodes of a model have one
         node.graph.insert_before(node, made)
+        if op in ("Flatten", "Transpose") and inputs[0] is not None:
+            made.outputs[0].type = inputs[0].type  # which the revision of the node that reads it may have to take
         return made.outputs[0]
 
     def behind(self, node: ir.Node, op: str, more: Sequence[ir.Value], what: str, **given: Any) -> None:
