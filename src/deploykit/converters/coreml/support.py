@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,13 @@ from deploykit import graph
 from deploykit.converters.coreml.frontend import SOURCE, build, door_type, judge
 from deploykit.converters.coreml.options import deployment_target
 from deploykit.converters.profiles import Profile, resolve_profiles
+from deploykit.opsupport.verdict import Verdict, conditional, supported, unknown
 from deploykit.report import Finding, failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import onnx_ir as ir
 
     from deploykit.artifact import TensorSpec
 
@@ -34,28 +38,65 @@ def support_job(
     """
     target = deployment_target(options)
     loaded = graph.infer_shapes(graph.load(Path(model)))
+    graph.name_nodes(loaded)
     inputs, outputs = graph.interface(loaded)
     _, findings = resolve_profiles(inputs, dims, profiles, target=NAME)
-    findings += interface_problems(inputs, outputs)
+    # What no input or output can hold stops the model, unlike a bound that is still missing.
+    findings += [dataclasses.replace(finding, code="DK202") for finding in interface_problems(inputs, outputs)]
     if any(finding.severity == "error" for finding in findings):
         judged = judge(loaded, fixed_dims(dims))
     else:
         judged = build(loaded, inputs, outputs, fixed_dims(dims), ct.target[target]).judged
+    rows = _with_bodies(loaded, {id(row.node.raw): row.verdict for row in judged})
     return {
         "source": SOURCE,
         "nodes": [
             {
-                "node": row.node.name,
-                "op": row.node.op,
-                "domain": row.node.raw.domain,
-                **row.verdict.as_dict(),
-                "source": row.verdict.source or SOURCE,
+                "node": node.name,
+                "op": node.op_type,
+                "domain": node.domain,
+                **verdict.as_dict(),
+                "source": verdict.source or SOURCE,
             }
-            for row in judged
+            for node, verdict in rows
         ],
         "partitions": None,
         "findings": [finding.as_dict() for finding in findings],
     }
+
+
+def _with_bodies(model: ir.Model, said: Mapping[int, Verdict]) -> list[tuple[ir.Node, Verdict]]:
+    """Every node in the order of `graph.all_nodes`: a body is lowered with the node that holds it."""
+    import onnx_ir as ir
+
+    verdicts = dict(said)
+    for top in model.graph:
+        held = said.get(id(top))
+        bodies = [a.as_graph() for a in top.attributes.values() if a.type == ir.AttributeType.GRAPH]
+        if held is None or not bodies:
+            continue
+        inside = supported(SOURCE)
+        if not held.runs:
+            told = f"it lies in a body of {top.name!r}, which is refused"
+            inside = unknown(told, remedy="solve the refused node first, then check again", source=SOURCE)
+        verdicts.update((id(node), inside) for body in bodies for node in ir.traversal.RecursiveGraphIterator(body))
+    apart = unknown(
+        "it is in a function of the model", remedy="inline the model's functions: deploykit simplify", source=SOURCE
+    )
+    return [(node, _fed_shape(node, verdicts.get(id(node), apart))) for node in graph.all_nodes(model)]
+
+
+def _fed_shape(node: ir.Node, verdict: Verdict) -> Verdict:
+    """A Reshape to a shape that is fed: where that is 0 ONNX copies the dimension, and the lowering cannot see it."""
+    allowed = node.attributes.get("allowzero")
+    if node.op_type != "Reshape" or not verdict.runs or (allowed is not None and allowed.as_int()):
+        return verdict
+    shape = node.inputs[1] if len(node.inputs) > 1 else None
+    if shape is None or not shape.is_graph_input():
+        return verdict
+    return conditional(
+        f"the values are right as long as {shape.name!r} holds no 0", remedy="make it an initializer", source=SOURCE
+    )
 
 
 def fixed_dims(dims: Mapping[str, Sequence[int | None]]) -> dict[str, int]:
