@@ -23,6 +23,8 @@ from deploykit.target import format_of, target_of_format, unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    import onnx_ir as ir
+
     from deploykit.artifact import Artifact, TensorSpec
     from deploykit.data.samples import Sample
     from deploykit.runtime import Feeds, Kernel, Outputs
@@ -334,9 +336,16 @@ def stochastic_nodes(path: Path) -> list[str]:
         return []
     from deploykit import graph
 
+    return stochastic_in(graph.load(path))
+
+
+def stochastic_in(model: ir.Model) -> list[str]:
+    """As `stochastic_nodes`, for a model that has been loaded."""
+    from deploykit import graph
+
     return [
         f"{node.name or '(unnamed)'} ({node.op_type})"
-        for node in graph.all_nodes(graph.load(path))
+        for node in graph.all_nodes(model)
         if node.domain in ("", "ai.onnx") and (node.op_type in _RANDOM_OPS or _drops(node))
     ]
 

@@ -89,6 +89,39 @@ class Reference:
         self._folder.cleanup()
 
 
+class StandardReference(Reference):
+    """An ONNX model in the definitions of the standard (onnx.reference): slow, and free of any engine's limits.
+
+    For models that onnxruntime has no kernels for, as those of opset 6. Raises VendorError (DK510) for operators
+    without a definition.
+    """
+
+    def __init__(self, model: Path) -> None:
+        """Loads a file."""
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+
+        self._folder = tempfile.TemporaryDirectory(prefix="deploykit-reference-")
+        try:
+            self.inputs, self.outputs = graph.interface(graph.load(model))
+            self._session = _Definitions(ReferenceEvaluator(onnx.load(model)))
+        except Exception as problem:  # the library has no common class for models that it does not take
+            self._folder.cleanup()
+            raise VendorError(f"onnx.reference does not load {model.name}: {_reason(problem)}", file=model) from problem
+
+
+class _Definitions:
+    """The evaluator, called as a session of onnxruntime is."""
+
+    def __init__(self, evaluator: Any) -> None:
+        self._evaluator = evaluator
+
+    def run(self, names: list[str], feeds: Mapping[str, Any]) -> list[Any]:
+        with np.errstate(all="ignore"):
+            results: list[Any] = self._evaluator.run(names, dict(feeds))
+        return results
+
+
 def _session(path: Path, threads: int | None) -> Any:
     import onnxruntime
 

@@ -13,7 +13,7 @@ import pytest
 import deploykit
 from deploykit.errors import GateError, ModelError, OutputError, UsageError, VendorError
 from deploykit.isolation import workers
-from deploykit.optimizers import engines, stage
+from deploykit.optimizers import candidates, engines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -201,7 +201,7 @@ def test_an_existing_output_needs_force(tmp_path):
 
 
 def test_a_crash_of_one_engine_is_a_line_in_the_report(tmp_path, monkeypatch):
-    real = stage.run_isolated
+    real = candidates.run_isolated
 
     def isolated(name: str, function: str, arguments: dict, **options):
         if arguments.get("engine") == "onnxsim":
@@ -209,7 +209,7 @@ def test_a_crash_of_one_engine_is_a_line_in_the_report(tmp_path, monkeypatch):
             return real("crashing", "os:abort", {}, **options)
         return real(name, function, arguments, **options)
 
-    monkeypatch.setattr(stage, "run_isolated", isolated)
+    monkeypatch.setattr(candidates, "run_isolated", isolated)
     path = save(tmp_path / "in.onnx", SMALL)
     report = deploykit.simplify(path, output=tmp_path / "out.onnx")
     assert report.exit_code == 0
@@ -220,14 +220,14 @@ def test_a_crash_of_one_engine_is_a_line_in_the_report(tmp_path, monkeypatch):
 
 
 def test_a_hanging_engine_is_stopped(tmp_path, monkeypatch):
-    real = stage.run_isolated
+    real = candidates.run_isolated
 
     def isolated(name: str, function: str, arguments: dict, **options):
         if arguments.get("engine") == "onnxslim":
             return real("hanging", "signal:pause", {}, **{**options, "timeout": 0.5})
         return real(name, function, arguments, **options)
 
-    monkeypatch.setattr(stage, "run_isolated", isolated)
+    monkeypatch.setattr(candidates, "run_isolated", isolated)
     report = deploykit.simplify(save(tmp_path / "in.onnx", SMALL), output=tmp_path / "out.onnx")
     assert any(f.code == "DK641" and "onnxslim" in f.message for f in report.findings)
     assert report.metrics["nodes"]["after"] == 2
@@ -243,7 +243,7 @@ def test_a_wrong_result_is_never_used(tmp_path):
 
 
 def test_a_model_beyond_one_message_is_left_to_the_native_passes(tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "LARGEST_MESSAGE", 100)
+    monkeypatch.setattr(candidates, "LARGEST_MESSAGE", 100)
     path = save(tmp_path / "in.onnx", SMALL)
     report = deploykit.simplify(path, output=tmp_path / "out.onnx", max_growth=2)
     assert report.metrics["engine"] == "native"

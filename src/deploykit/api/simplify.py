@@ -41,7 +41,8 @@ def simplify(
     Raises ModelError and InvalidFileError for the input, UsageError (DK604, DK620) for options, OutputError,
     MissingDependencyError, and with one engine VendorError when it fails.
     """
-    from deploykit.optimizers.stage import ENGINES, SimplifyStage
+    from deploykit.optimizers.candidates import ENGINES, warm
+    from deploykit.optimizers.stage import SimplifyStage
     from deploykit.stage import run_stage
 
     if engine != "auto" and engine not in ENGINES:
@@ -50,11 +51,12 @@ def simplify(
         raise UsageError(f"--max-growth {max_growth:g} is below 1", code="DK604", hint="--max-growth 1.05")
     path = Path(model)
     target = io.check_output(Path(output), force=force, suffix=".onnx")
-    graph.check_file(path)
-    original = graph.describe(path)
-    sizes: dict[str, int] = dict(dims) if isinstance(dims, Mapping) else dict(map(parse_fixed_dim, dims))
-    _check_dims(sizes, original.inputs)
-    with workers():
+    graph.check_kind(path)
+    with workers() as pool:
+        warm(pool, engine, path.stat().st_size)
+        original = graph.describe(path)
+        sizes: dict[str, int] = dict(dims) if isinstance(dims, Mapping) else dict(map(parse_fixed_dim, dims))
+        _check_dims(sizes, original.inputs)
         return run_stage(
             SimplifyStage(engine, max_growth, sizes, seed, fuse=fuse),
             {"model": original},

@@ -6,17 +6,46 @@ from typing import TYPE_CHECKING
 
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from deploykit.optimizers.editing import bodies, nodes_of, release
 from deploykit.optimizers.manager import NO_UNUSED_NODES, Pass
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+_OLD_FILES = 4
+
 
 class RemoveDeadNodes(Pass):
-    """Removes what no graph output depends on, in subgraphs too; inputs and outputs of the graph stay."""
+    """Removes what no graph output depends on, in subgraphs too; inputs and outputs of the graph stay.
+
+    Files of IR version 3 list every initializer among the inputs: there it goes from both.
+    """
 
     ensures = (NO_UNUSED_NODES,)
 
     def run(self, model: ir.Model) -> bool:
         """Whether anything was removed."""
-        return bool(RemoveUnusedNodesPass()(model).modified)
+        changed = False
+        holders = [(node, bodies(node)) for node in nodes_of(model) if bodies(node)]
+        while RemoveUnusedNodesPass()(model).modified:
+            changed = True
+            gone = [scope for node, scopes in holders if node.graph is None for scope in scopes if len(scope)]
+            for scope in gone:
+                release(scope)
+            if not gone:
+                break
+        return self._old_inputs(model) or changed
+
+    def _old_inputs(self, model: ir.Model) -> bool:
+        if model.ir_version >= _OLD_FILES:
+            return False
+        scope = model.graph
+        unused = [
+            value
+            for value in scope.inputs
+            if value.name in scope.initializers and not value.uses() and not value.is_graph_output()
+        ]
+        for value in unused:
+            scope.inputs.remove(value)
+            del scope.initializers[value.name or ""]
+        return bool(unused)

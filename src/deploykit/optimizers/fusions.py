@@ -15,7 +15,8 @@ import numpy as np
 from deploykit import graph, io
 from deploykit.graph.signature import constant_of
 from deploykit.lazy import require, versions_of
-from deploykit.optimizers.engines import count_nodes, graph_of, keep_presentation, whole
+from deploykit.optimizers.engines import count_nodes, graph_of, whole
+from deploykit.optimizers.presentation import keep_presentation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextvars
 import dataclasses
-import functools
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit import graph, io
-from deploykit.errors import DeploykitError, GateError, MissingDependencyError, ModelError, VendorError
-from deploykit.isolation import run_isolated, workers
-from deploykit.lazy import installed, missing, versions_of
+from deploykit.errors import DeploykitError, GateError, MissingDependencyError, VendorError
+from deploykit.isolation import run_isolated
+from deploykit.lazy import versions_of
+from deploykit.optimizers.candidates import (
+    BLOCKED,
+    TIMEOUT_SECONDS,
+    Candidate,
+    attempt,
+    attempts,
+    engines_for,
+    worker_of,
+)
 from deploykit.progress import OnProgress, Progress
 from deploykit.report import Finding, note, warning
 from deploykit.stage import Product, Stage, Verification
@@ -24,30 +30,12 @@ if TYPE_CHECKING:
     from deploykit.artifact import Artifact
 
 Engine = Literal["auto", "native", "onnxsim", "onnxslim"]
-ENGINES: dict[str, tuple[str, ...]] = {
-    "native": ("onnxscript",),
-    "onnxslim": ("onnxslim",),
-    "onnxsim": ("onnxsim",),
-}
-# onnxsim imports torch when it can (1.1 s), and nothing of it is needed.
-BLOCKED = ("torch", "tensorflow", "torchvision")
-# A crash or an endless loop of one engine is a line in the report.
-TIMEOUT_SECONDS = 600.0
-# These take the whole model as one protobuf message, which ends at 2 GB, and copy it several times.
-_IN_ONE_MESSAGE = ("onnxsim", "onnxslim")
-LARGEST_MESSAGE = 1_900_000_000
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Candidate:
-    """What one engine made: computing nodes, bytes with external data, and the files."""
-
-    engine: str
-    path: Path
-    nodes: int
-    size: int
-    files: tuple[str, ...]
-    versions: Mapping[str, str]
+# The names of nodes and constants that take part in a simplification weigh more than that in a small file.
+ALLOWANCE = 4096
+# Some bytes come and go with every writing of a file.
+_WORTH_WRITING = 0.99
+_NO_SMALLER = "it is no smaller"
+_UNPROVEN = "it could not be run, so nothing proves it"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,10 +90,11 @@ class SimplifyStage(Stage):
         with io.scratch_folder() as folder:
             scratch = Path(folder)
             base = self._fixed(original.path, scratch)
-            before = self._measured(base, original, findings)
-            names = self._engines(before.size, findings)
-            candidates = self._attempts(names, base, scratch, findings, on_progress)
-            winner, outcome = self._choose(candidates, base, before, findings, on_progress)
+            described = original if base == original.path else graph.describe(base)
+            names = engines_for(self.engine, described.size_bytes, findings)
+            candidates = attempts(names, base, scratch, findings, on_progress)
+            before = self._measured(described, candidates, findings)
+            winner, outcome = self._choose(candidates, before, findings, on_progress)
             chosen, fused = winner or before, None
             if self.fuse and (fused := self._fused(chosen, before, scratch, findings, on_progress)) is not None:
                 chosen, outcome = fused.candidate, fused.outcome
@@ -117,7 +106,8 @@ class SimplifyStage(Stage):
             "nodes": {"before": before.nodes, "after": chosen.nodes},
             "bytes": {"before": before.size, "after": chosen.size},
             "candidates": [
-                {"engine": c.engine, "nodes": c.nodes, "bytes": c.size} for c in sorted(candidates, key=_rank)
+                {"engine": found.engine, "nodes": found.nodes, "bytes": found.size}
+                for found in sorted(candidates, key=lambda found: found.rank)
             ],
             **({"fusions": fused.operators if fused else {}} if self.fuse else {}),
             "parity": {"outputs": outcome.get("outputs", []), "samples": outcome.get("samples", 0)},
@@ -154,103 +144,42 @@ class SimplifyStage(Stage):
         )
         return folder / model.name
 
-    def _measured(self, base: Path, original: Artifact, findings: list[Finding]) -> Candidate:
-        described = original if base == original.path else graph.describe(base)
-        facts = run_isolated("simplify-native", "deploykit.optimizers.engines:measure_job", {"model": str(base)})
+    def _measured(self, described: Artifact, candidates: Sequence[Candidate], findings: list[Finding]) -> Candidate:
+        """The original, to be compared with; its facts come with any candidate."""
+        facts = next((dict(candidate.original) for candidate in candidates), None)
+        if facts is None:
+            job = "deploykit.optimizers.engines:measure_job"
+            facts = run_isolated(worker_of("native"), job, {"model": str(described.path)}, block=BLOCKED)
         if facts["random"]:
             text = f"the model draws random numbers in {', '.join(facts['random'])}: they stay as they are"
             findings.append(warning("DK630", text))
-        return Candidate("none", base, facts["nodes"], described.size_bytes, described.files, {})
-
-    def _attempts(
-        self, names: Sequence[str], base: Path, scratch: Path, findings: list[Finding], on_progress: OnProgress
-    ) -> list[Candidate]:
-        """One candidate of each engine that worked, all running at once; what failed is a finding."""
-        on_progress(Progress("simplifying", ", ".join(names)))
-        candidates: list[Candidate] = []
-        with workers() as pool, concurrent.futures.ThreadPoolExecutor(len(names)) as threads:
-            # A thread starts with an empty context: the pool of workers has to be handed on.
-            futures = {
-                name: threads.submit(contextvars.copy_context().run, functools.partial(_attempt, name, base, scratch))
-                for name in names
-            }
-            try:
-                for name, future in futures.items():
-                    self._collect(name, future, candidates, findings)
-            except BaseException:
-                # Threads wait for their workers: those have to end first, or Ctrl-C would wait for the slowest.
-                for name in names:
-                    pool.get(worker_of(name)).kill()
-                raise
-        return candidates
-
-    def _collect(
-        self,
-        name: str,
-        future: concurrent.futures.Future[Candidate],
-        candidates: list[Candidate],
-        findings: list[Finding],
-    ) -> None:
-        try:
-            candidates.append(future.result())
-        except VendorError as problem:
-            if self.engine != "auto":
-                raise
-            findings.append(note("DK641", f"{name} failed and was left out: {problem.message[:300]}"))
-        except DeploykitError as problem:
-            if self.engine != "auto":
-                raise
-            findings.append(note("DK641", f"{name} gave no usable model: {problem.message[:300]}"))
-
-    def _engines(self, size: int, findings: list[Finding]) -> list[str]:
-        """The engines to try on a model of `size` bytes."""
-        if self.engine != "auto":
-            absent = [package for package in ENGINES[self.engine] if not installed(package)]
-            if absent:
-                raise missing(absent[0], "simplify", f"--engine {self.engine}")
-            if self.engine in _IN_ONE_MESSAGE and size > LARGEST_MESSAGE:
-                raise ModelError(
-                    f"the model has {size} bytes, and {self.engine} takes models of less than 2 GB",
-                    code="DK637",
-                    hint="--engine native",
-                )
-            return [self.engine]
-        ready = [name for name, packages in ENGINES.items() if all(map(installed, packages))]
-        if not ready:
-            raise missing("onnxsim", "simplify", "simplifying")
-        if size > LARGEST_MESSAGE:
-            ready = [name for name in ready if name not in _IN_ONE_MESSAGE]
-            text = f"the model has more than 2 GB, so these were not tried: {', '.join(_IN_ONE_MESSAGE)}"
-            findings.append(note("DK637", text))
-            if not ready:
-                raise missing("onnxscript", "simplify", "simplifying models of more than 2 GB")
-            return ready
-        left = [name for name in ENGINES if name not in ready]
-        if left:
-            text = f"not installed, so not tried: {', '.join(left)}"
-            findings.append(note("DK642", text, hint="pip install 'deploykit[simplify]'"))
-        return ready
+        return Candidate("none", described.path, facts["nodes"], described.size_bytes, described.files, {}, facts)
 
     def _choose(
         self,
         candidates: Sequence[Candidate],
-        base: Path,
         before: Candidate,
         findings: list[Finding],
         on_progress: OnProgress,
     ) -> tuple[Candidate | None, dict[str, Any]]:
         """The smallest candidate that is proven, with its proof; None when none is smaller than the original."""
-        for candidate in sorted(candidates, key=_rank):
-            refused = self._refusal(candidate, before)
-            if refused is not None:
-                self._turn_down(candidate, refused, findings)
+        waiting = list(candidates)
+        while waiting:
+            candidate = min(waiting, key=lambda found: found.rank)
+            waiting.remove(candidate)
+            outcome: dict[str, Any] = {}
+            wrong = self._refusal(candidate, before)
+            if not wrong:
+                outcome, wrong = self._proof(candidate, before.path, findings, on_progress)
+            if not wrong:
+                findings.append(_gained(candidate, before, outcome))
+                return candidate, outcome
+            if candidate.engine == "native" and not candidate.exact and wrong not in (_NO_SMALLER, _UNPROVEN):
+                # Weights that were multiplied together round otherwise; the other passes change no value.
+                findings.append(note("DK661", f"native once more, without what changes rounding: {wrong}"))
+                waiting.append(attempt("native", before.path, candidate.path.parents[1], exact=True))
                 continue
-            outcome, wrong = self._proof(candidate, base, findings, on_progress)
-            if wrong:
-                self._turn_down(candidate, wrong, findings)
-                continue
-            findings.append(_gained(candidate, before, outcome))
-            return candidate, outcome
+            self._turn_down(candidate, wrong, findings)
         return None, {}
 
     def _proof(
@@ -273,10 +202,11 @@ class SimplifyStage(Stage):
             return {}, f"it does not run: {problem.message[:300]}"
         found = [Finding.from_dict(facts) for facts in outcome["findings"]]
         wrong = [finding.message for finding in found if finding.severity == "error"]
-        if not outcome["compared"] and not wrong:
-            wrong = ["it could not be run, so nothing proves it"]
         if not wrong:
-            findings += [finding for finding in found if finding.code != "DK630"]
+            said = [finding.message for finding in findings]
+            findings += [finding for finding in found if finding.code != "DK630" and finding.message not in said]
+        if not outcome["compared"] and not wrong:
+            return outcome, _UNPROVEN
         return outcome, "; ".join(wrong)[:500]
 
     def _fused(
@@ -309,6 +239,7 @@ class SimplifyStage(Stage):
             facts["bytes"],
             tuple(facts["files"]),
             {**chosen.versions, **facts["versions"]},
+            before.original,
         )
         growth = self._growth(candidate, before)
         outcome, wrong = ({}, growth) if growth else self._proof(candidate, before.path, findings, on_progress)
@@ -319,50 +250,29 @@ class SimplifyStage(Stage):
         findings += found.findings(chosen)
         return found
 
-    def _refusal(self, candidate: Candidate, before: Candidate) -> str | None:
+    def _refusal(self, candidate: Candidate, before: Candidate) -> str:
         if growth := self._growth(candidate, before):
             return growth
-        return "it is no smaller" if _rank(candidate) >= _rank(before) else None
+        smaller = candidate.size < min(_WORTH_WRITING * before.size, before.size - ALLOWANCE)
+        gained = candidate.nodes < before.nodes or (candidate.nodes == before.nodes and smaller)
+        return "" if gained else _NO_SMALLER
 
     def _growth(self, candidate: Candidate, before: Candidate) -> str:
         """Why the file is too large; empty when it is not."""
-        if candidate.size <= before.size * self.max_growth:
+        if candidate.size <= max(before.size * self.max_growth, before.size + ALLOWANCE):
             return ""
         times = candidate.size / max(before.size, 1)
         return f"the file would be {times:.2f} times as large ({self.max_growth:g} is allowed)"
 
     def _turn_down(self, candidate: Candidate, why: str, findings: list[Finding]) -> None:
         """A candidate that is not used: a note where others are left, a failure of the gate when it was asked for."""
-        if self.engine != "auto" and why != "it is no smaller":
+        if self.engine != "auto" and why not in (_NO_SMALLER, _UNPROVEN):
             raise GateError(
                 f"{candidate.engine} does not keep the model: {why}",
                 code="DK643",
                 hint="--engine auto takes another engine, or keeps the model as it is",
             )
         findings.append(note("DK643", f"the result of {candidate.engine} is not used: {why}"))
-
-
-def _rank(candidate: Candidate) -> tuple[int, int]:
-    return candidate.nodes, candidate.size
-
-
-def worker_of(engine: str) -> str:
-    """Name of the worker that an engine runs in."""
-    return f"simplify-{engine}"
-
-
-def _attempt(engine: str, base: Path, scratch: Path) -> Candidate:
-    folder = scratch / engine
-    folder.mkdir()
-    path = folder / base.name
-    facts = run_isolated(
-        worker_of(engine),
-        "deploykit.optimizers.engines:simplify_job",
-        {"engine": engine, "model": str(base), "output": str(path)},
-        block=BLOCKED,
-        timeout=TIMEOUT_SECONDS,
-    )
-    return Candidate(engine, path, facts["nodes"], facts["bytes"], tuple(facts["files"]), facts["versions"])
 
 
 def _copy(chosen: Candidate, output: Path) -> tuple[str, ...]:

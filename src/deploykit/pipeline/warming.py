@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def warm(steps: Sequence[Step]) -> None:
     """Starts the workers of the steps, one by one, and has them import their vendors; returns at once."""
-    from deploykit.optimizers.stage import BLOCKED, ENGINES, worker_of
+    from deploykit.optimizers.candidates import BLOCKED, ENGINES, worker_of
 
     wanted: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
     with workers() as pool:

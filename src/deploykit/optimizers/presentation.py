@@ -1,0 +1,84 @@
+"""What a model file says besides its graph: kept, whatever an engine writes there."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from deploykit import graph
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Presentation:
+    """What a file says besides its graph, and the declared shapes of its inputs and outputs.
+
+    Engines write their options and inferred shapes into the file, rename dimensions, and name nodes or not. A size that
+    an engine made of a named dimension stays visible: that is a changed interface, for the comparison to refuse.
+    """
+
+    metadata: dict[str, str]
+    producer: tuple[str | None, str | None]
+    texts: tuple[str | None, str | None]
+    keys: frozenset[str]
+    shapes: dict[str, ir.Shape | None]
+    shows_inner_shapes: bool
+    names_nodes: bool
+
+    @staticmethod
+    def of(model: ir.Model) -> Presentation:
+        """Of a model that may be changed afterwards."""
+        nodes = list(graph.all_nodes(model))
+        return Presentation(
+            dict(model.metadata_props),
+            (model.producer_name, model.producer_version),
+            (model.graph.name, model.doc_string),
+            frozenset(key for node in nodes for key in node.metadata_props),
+            {
+                value.name or "": None if value.shape is None else value.shape.copy()
+                for value in (*model.graph.inputs, *model.graph.outputs)
+            },
+            any(value.shape is not None for value in _inner_values(model)),
+            any(node.name for node in nodes),
+        )
+
+    def give(self, model: ir.Model) -> None:
+        """Gives it to what an engine made of the model."""
+        model.metadata_props.clear()
+        model.metadata_props.update(self.metadata)
+        model.producer_name, model.producer_version = self.producer
+        model.graph.name, model.doc_string = self.texts
+        for node in graph.all_nodes(model):
+            for key in [key for key in node.metadata_props if key not in self.keys]:
+                del node.metadata_props[key]
+        if not self.shows_inner_shapes:
+            for value in _inner_values(model):
+                value.shape = value.type = None
+        for value in (*model.graph.inputs, *model.graph.outputs):
+            before = self.shapes.get(value.name or "")
+            if before is not None:
+                _restore_shape(value, before)
+        # A file without names gets none: they would be most of what a small one has.
+        if self.names_nodes:
+            graph.name_nodes(model)
+
+
+def keep_presentation(simplified: ir.Model, original: ir.Model) -> None:
+    """Gives a rewritten model what the original's file says besides its graph."""
+    Presentation.of(original).give(simplified)
+
+
+def _inner_values(model: ir.Model) -> list[ir.Value]:
+    return [value for node in graph.all_nodes(model) for value in node.outputs if not value.is_graph_output()]
+
+
+def _restore_shape(value: ir.Value, before: ir.Shape) -> None:
+    if value.shape is None or len(before) != len(value.shape):
+        return
+    dims = [
+        old if not isinstance(new, int) or getattr(old, "value", old) is None else new
+        for old, new in zip(before.dims, value.shape.dims, strict=True)
+    ]
+    value.shape = type(before)(dims)
