@@ -30,6 +30,7 @@ ROWS: tuple[tuple[str, str], ...] = (
     ("functions", "ExpandOperators"),
     ("fold_int32_bias", "FoldInt32Bias"),
     ("qlinear_to_qdq", "QLinearToQdq"),
+    ("weight_only", "WeightOnly"),
     ("symmetric_qdq", "SymmetricQdq"),
     ("double_to_float", "DoubleToFloat"),
     ("convert_opset", "OlderOpsetByTwo"),
