@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from deploykit.artifact import TensorSpec
+    from deploykit.optimizers.rewriting import Rewrite
     from deploykit.report import Finding
 
     Bounds = Mapping[str, Sequence[int | None]]
@@ -70,7 +71,7 @@ class Hints:
         self._fixable = fixable
         self._model: ir.Model | None = None
         self._nodes: dict[str, ir.Node] = {}
-        self._titles: dict[str, list[str]] = {}
+        self._applying: dict[str, list[Rewrite]] = {}
 
     def improved(self, findings: Iterable[Finding], target: str, stopped: Collection[str] = ()) -> list[Finding]:
         """The findings of a target (as named), with commands as a shell takes them.
@@ -109,10 +110,10 @@ class Hints:
             node = self._nodes.get(finding.node or "")
             if node is None:
                 return []
-            if own := self._rewrites(node, interface=False):
+            if own := self._rewrites(node, finding.message):
                 return own
             beside = [near for near in _beside(node) if near.name in stopped]
-            return list(dict.fromkeys(title for near in beside for title in self._rewrites(near, interface=False)))
+            return list(dict.fromkeys(title for near in beside for title in self._rewrites(near)))
         touching = [
             node
             for node in self._nodes.values()
@@ -120,15 +121,15 @@ class Hints:
         ]
         return list(dict.fromkeys(title for node in touching for title in self._rewrites(node, interface=True)))
 
-    def _rewrites(self, node: ir.Node, *, interface: bool) -> list[str]:
-        """Titles of the rewrites that apply to a node, each asked once."""
+    def _rewrites(self, node: ir.Node, reason: str = "", *, interface: bool = False) -> list[str]:
+        """Titles of the rewrites that apply to a node, each asked once, and that the reason calls for."""
         from deploykit.optimizers.rewrites import all_rewrites
 
-        key = f"{interface} {node.name}"
-        if key not in self._titles and self._model is not None:
-            fitting = [rewrite for rewrite in all_rewrites() if interface or not rewrite.interface]
-            self._titles[key] = [rewrite.title for rewrite in fitting if rewrite.applies(node, self._model)]
-        return self._titles.get(key, [])
+        name = node.name or ""
+        if name not in self._applying and self._model is not None:
+            self._applying[name] = [rewrite for rewrite in all_rewrites() if rewrite.applies(node, self._model)]
+        fitting = [rewrite for rewrite in self._applying.get(name, ()) if interface or not rewrite.interface]
+        return [rewrite.title for rewrite in fitting if rewrite.is_called_for(reason)]
 
     def _bounds(self, target: str) -> str:
         """The check with bounds for every dimension that has none."""

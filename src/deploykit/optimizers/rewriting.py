@@ -34,11 +34,18 @@ class Rewrite(abc.ABC):
     is kept from what the target says of the result.
     interface: whether it changes the dtype of graph inputs or outputs. Such a rewrite is tried only where a target
     cannot hold one of them (`applies` is asked about the nodes that read or make that tensor), and is told loudly.
+    answers: words in the reason of a refusal that call for it. A rewrite that has some is tried last where the reason
+    has none of them, and not suggested there: it changes more than the node.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     interface: ClassVar[bool] = False
+    answers: ClassVar[tuple[str, ...]] = ()
+
+    def is_called_for(self, reason: str) -> bool:
+        """Whether a refusal with this reason may want it: always, unless it has words to look for."""
+        return not self.answers or any(word in reason for word in self.answers)
 
     @abc.abstractmethod
     def applies(self, node: ir.Node, model: ir.Model) -> bool:

@@ -29,6 +29,7 @@ class _ConvertOpset(Rewrite):
     revisions: how many revisions of the node back (below 0) or on.
     """
 
+    answers: ClassVar[tuple[str, ...]] = ("opset", "revis")
     revisions: ClassVar[int]
 
     def applies(self, node: ir.Node, model: ir.Model) -> bool:
