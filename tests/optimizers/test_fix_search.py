@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx
@@ -21,7 +23,6 @@ from deploykit.target import get_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 CHAIN = """<ir_version: 8, opset_import: ["": 17]>
     g (float[n,4] x) => (float[n,4] y) { [a] p = HardSwish (x) [b] q = Softplus (p) [c] y = HardSwish (q) }"""
@@ -89,8 +90,7 @@ def search(tmp_path, monkeypatch):
         monkeypatch.setattr(fix_search, "all_rewrites", lambda: tuple(rewrites))
         path = tmp_path / "model.onnx"
         onnx.save(parser.parse_model(text), path)
-        folder = tmp_path / "copies"
-        folder.mkdir(exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
 
         def ask(file: Path) -> list[TargetSummary]:
             return [one(file) for one in targets]
@@ -262,9 +262,55 @@ def test_refusals_that_come_to_light_behind_a_solved_one_are_solved_next(search)
     assert [step.rewrite.name for step in outcome.state.steps] == ["softplus-to-elu", "hardswish-to-relu"]
 
 
-def test_a_rewrite_of_dtypes_is_not_tried_where_the_interface_is_no_trouble(search):
-    rewrites = [becomes("HardSwish", "Relu", interface=True)]
-    assert not search(CHAIN, [target("coreml", refuses("HardSwish"))], rewrites).asked
+def test_a_rewrite_of_dtypes_is_the_last_resort(search):
+    rewrites = [becomes("HardSwish", "Relu", interface=True), becomes("HardSwish", "Elu")]
+    assert ops(search(CHAIN, [target("coreml", refuses("HardSwish"))], rewrites)) == ["Elu", "Softplus", "Elu"]
+    outcome = search(CHAIN, [target("coreml", refuses("HardSwish", "Elu"))], rewrites)
+    assert ops(outcome) == ["Relu", "Softplus", "Relu"]
+
+
+def test_a_rewrite_that_answers_certain_reasons_comes_first_where_one_is_given_and_last_elsewhere(search):
+    whole = becomes("HardSwish", "Relu")
+    type(whole).answers = ("opset",)
+    rewrites = [whole, becomes("HardSwish", "Elu")]
+
+    def judge(row: NodeVerdict) -> Verdict:
+        return unsupported("a revision of a newer opset", remedy="none") if row.op == "HardSwish" else supported()
+
+    assert ops(search(CHAIN, [target("coreml", refuses("HardSwish"))], rewrites)) == ["Elu", "Softplus", "Elu"]
+    assert ops(search(CHAIN, [target("coreml", judge)], rewrites)) == ["Relu", "Softplus", "Relu"]
+    assert ops(search(CHAIN, [target("coreml", refuses("HardSwish", "Elu"))], rewrites)) == ["Relu", "Softplus", "Relu"]
+
+
+def test_what_waits_behind_other_refusals_is_judged_once_those_are_solved(search):
+    """After the first refused node, TensorRT's parser says nothing of the rest, what a rewrite made included."""
+
+    def ask(path: Path) -> TargetSummary:
+        model = graph.name_nodes(graph.load(path))
+        refused = [node.name for node in model.graph if node.op_type in ("HardSwish", "Softplus")]
+        stops = next((at for at, node in enumerate(model.graph) if node.name in refused[-1:]), 99)
+        rows = []
+        for at, node in enumerate(model.graph):
+            said = supported() if at > stops or not refused else unknown("not reached", remedy="none")
+            if node.name in refused:
+                said = unsupported(f"no {node.op_type}", remedy="none")
+            rows.append(NodeVerdict(node.name, node.op_type, "", said, kind="engine"))
+        return TargetSummary(get_target("tensorrt-rtx"), None, "made up", tuple(rows))
+
+    outcome = search(CHAIN, [ask], [becomes("HardSwish", "Relu"), becomes("Softplus", "Elu")])
+    assert ops(outcome) == ["Relu", "Elu", "Relu"]
+    assert not outcome.state.own
+
+
+def test_a_node_is_rewritten_for_the_sake_of_the_one_before_it(search):
+    """A QuantizeLinear with a zero point can be changed only once its reader is no QLinearConv."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[4] x) => (float[4] y) { [a] p = HardSwish (x) [b] y = Softplus (p) }"""
+    free = becomes(
+        "HardSwish", "Relu", only=lambda node: all(reader.op_type != "Softplus" for reader, _ in node.outputs[0].uses())
+    )
+    outcome = search(text, [target("tensorrt-rtx", refuses("HardSwish"))], [free, becomes("Softplus", "Elu")])
+    assert ops(outcome) == ["Relu", "Elu"]
 
 
 def test_a_rewrite_of_dtypes_is_tried_on_what_touches_the_tensor(search):

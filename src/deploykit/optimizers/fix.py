@@ -13,7 +13,7 @@ from deploykit.io import scratch_folder
 from deploykit.isolation import run_isolated
 from deploykit.lazy import versions_of
 from deploykit.opsupport.verdict import Status
-from deploykit.optimizers.fix_search import ASKS, Outcome, Search, State, Step
+from deploykit.optimizers.fix_search import ASKS, Outcome, Search
 from deploykit.parity import row_for
 from deploykit.progress import OnProgress, Progress, silent
 from deploykit.report import Finding, failure, note, warning
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from deploykit.artifact import Artifact
     from deploykit.opsupport.checker import TargetSummary
     from deploykit.optimizers.fix_search import Ask
+    from deploykit.optimizers.fix_state import State, Step
     from deploykit.optimizers.rewriting import Change
 
 # The comparison needs onnxruntime and the standard's own evaluator, and onnxruntime imports torch when it can.

@@ -7,140 +7,34 @@ such nodes at once; it is kept when refusals are gone, none came, and the result
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import shutil
-from collections import Counter
 from typing import TYPE_CHECKING, TypeAlias
 
 from deploykit import graph
 from deploykit.errors import InvalidFileError, ModelError
-from deploykit.opsupport.verdict import Status
+from deploykit.optimizers.fix_state import State, Step, better, leads_nowhere, origins
 from deploykit.optimizers.rewrites import all_rewrites
 from deploykit.progress import OnProgress, Progress, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import onnx_ir as ir
 
     from deploykit.opsupport.checker import TargetSummary
-    from deploykit.optimizers.rewriting import Change, Rewrite
+    from deploykit.optimizers.fix_state import Complaint
+    from deploykit.optimizers.rewriting import Rewrite
 
     Ask: TypeAlias = Callable[[Path], list[TargetSummary]]
     # (before, after, the steps that lie between them): why they are not equal, "" when they are.
-    Prove: TypeAlias = "Callable[[Path, Path, Sequence[Step]], str]"
+    Prove: TypeAlias = Callable[[Path, Path, Sequence[Step]], str]
 
 # Checks of a rewritten model in one search; a model that is still refused then keeps what is left.
 ASKS = 60
 # What a rewrite makes may need another one, and that another one.
 DEPTH = 3
-# Findings of bounds and profiles are answered by options, not by another graph.
-_BY_OPTION = frozenset({"DK520", "DK521"})
-
-_RUNS = (Status.SUPPORTED, Status.CONDITIONAL)
-
-# (target, "node", its name) or (target, finding's code, tensor or ""): what stands against the model.
-Complaint: TypeAlias = tuple[str, str, str]
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """One rewrite as it was applied: its changes, and the operator of each node that went or came, by name."""
-
-    rewrite: Rewrite
-    changes: tuple[Change, ...]
-    operators: Mapping[str, str]
-
-    @property
-    def removed(self) -> list[str]:
-        """Names of the nodes that went."""
-        return list(dict.fromkeys(name for change in self.changes for name in change.removed))
-
-    @property
-    def added(self) -> list[str]:
-        """Names of the nodes that came."""
-        return list(dict.fromkeys(name for change in self.changes for name in change.added))
-
-
-@dataclasses.dataclass(frozen=True)
-class State:
-    """A model on the way, what the targets say of it, and how it came about.
-
-    origin: for each node that came, the nodes of the first model that it stands for.
-    """
-
-    path: Path
-    summaries: tuple[TargetSummary, ...]
-    steps: tuple[Step, ...] = ()
-    origin: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
-
-    @functools.cached_property
-    def labelled(self) -> list[tuple[str, TargetSummary]]:
-        """Each target's answer under its name, with the version where several versions were asked."""
-        names = Counter(summary.target.name for summary in self.summaries)
-        return [
-            (s.target.name if names[s.target.name] == 1 else f"{s.target.name}@{s.version}", s) for s in self.summaries
-        ]
-
-    @functools.cached_property
-    def own(self) -> dict[Complaint, str]:
-        """What stands against the model, with the reason. A node that is refused because of another is not counted."""
-        found: dict[Complaint, str] = {}
-        for name, summary in self.labelled:
-            for node in summary.refused:
-                if not node.verdict.follows:
-                    found[name, "node", node.node] = node.verdict.reason
-            for finding in summary.findings:
-                if finding.severity == "error" and finding.code not in _BY_OPTION:
-                    found[name, finding.code, finding.tensor or ""] = finding.message
-        return found
-
-    @functools.cached_property
-    def stopped(self) -> frozenset[tuple[str, str]]:
-        """(target, node) for every node that a target does not take, for whatever reason, or says nothing of."""
-        return frozenset(
-            (label, node.node) for label, s in self.labelled for node in s.nodes if node.outcome not in _RUNS
-        )
-
-    @functools.cached_property
-    def unjudged(self) -> frozenset[tuple[str, str]]:
-        """(target, node) for every node that a target which refuses others has not come to judge."""
-        refusing = {target for target, _, _ in self.own}
-        return frozenset(
-            (label, node.node)
-            for label, s in self.labelled
-            for node in s.nodes
-            if label in refusing and node.outcome is Status.UNKNOWN
-        )
-
-    @functools.cached_property
-    def ops(self) -> dict[str, str]:
-        """The operator of every node."""
-        return {node.node: node.op for summary in self.summaries for node in summary.nodes}
-
-    @functools.cached_property
-    def signature(self) -> Counter[Complaint]:
-        """What kinds of node are stopped, how many of each, and what else stands against the model."""
-        stopped = Counter((target, "node", self.ops[name]) for target, name in self.stopped)
-        return stopped + Counter(complaint for complaint in self.own if complaint[1] != "node")
-
-    def complaints(self) -> set[Complaint]:
-        """What stands against the model in terms of the first one: a node that came stands for those that went.
-
-        A node that came and that nobody judges is no better than what it stands for.
-        """
-        found: set[Complaint] = set()
-        for target, kind, name in self.own:
-            stands_for = self.origin.get(name, frozenset({name})) if kind == "node" else frozenset({name})
-            found.update((target, kind, first) for first in stands_for)
-        for label, summary in self.labelled:
-            for node in summary.nodes:
-                if node.outcome is not Status.UNKNOWN:
-                    continue
-                found.update((label, "node", first) for first in self.origin.get(node.node, ()))
-        return found
 
 
 @dataclasses.dataclass
@@ -165,7 +59,8 @@ class Search:
         self._folder = folder
         self._on_progress = on_progress
         self._numbers = itertools.count(1)
-        self._futile: set[tuple[str, str]] = set()  # (rewrite, node): it has been tried there
+        self._retyping = False  # inputs and outputs may be retyped although no target names them
+        self._futile: set[tuple[str, str, bool]] = set()  # (rewrite, node, retyping): it has been tried
         self._outcome: Outcome
 
     def run(self, model: Path, summaries: Sequence[TargetSummary]) -> Outcome:
@@ -185,13 +80,24 @@ class Search:
 
         What is complained of comes first; where nothing helps there, what stands around it or has not been judged.
         """
-        return self._best(base, self._candidates(base, base.own)) or self._best(base, self._around(base))
+        found = self._best(base, self._candidates(base, base.own)) or self._best(base, self._around(base))
+        if found is None and self._interface_matters(base):
+            self._retyping = True
+            found = self._best(base, self._candidates(base, base.own))
+            self._retyping = False
+        return found
+
+    def _interface_matters(self, state: State) -> bool:
+        """Whether another dtype of inputs or outputs is possible, which is the last resort."""
+        model = _loaded(state.path)
+        ends = [rewrite for rewrite in all_rewrites() if rewrite.interface]
+        return any(rewrite.applies(node, model) for node in graph.all_nodes(model) for rewrite in ends)
 
     def _best(self, base: State, candidates: Iterable[tuple[Rewrite, list[str]]]) -> State | None:
         best: State | None = None
         for rewrite, nodes in candidates:
-            fresh = [name for name in nodes if (rewrite.name, name) not in self._futile]
-            self._futile.update((rewrite.name, name) for name in fresh)
+            fresh = [name for name in nodes if (rewrite.name, name, self._retyping) not in self._futile]
+            self._futile.update((rewrite.name, name, self._retyping) for name in fresh)
             found = self._proven(base, rewrite, fresh) if fresh else None
             if found is None:
                 continue
@@ -220,17 +126,16 @@ class Search:
     def _tried(self, base: State, on: State, rewrite: Rewrite, nodes: Sequence[str], depth: int) -> State | None:
         """`on` with the rewrite, and with what its result needs in turn, when that is better than `base`."""
         made = self._applied(on, rewrite, nodes)
-        if made is None or (on is not base and made.signature == on.signature):
-            return None  # the second rewrite of a chain has to lead somewhere
-        best = made if _better(base, made) else None
+        if made is None or (on is not base and leads_nowhere(on, made)):
+            return None
+        best = made if better(base, made) else None
         if best is not None and not self._left(made, nodes):
             return made
         if depth:
-            # Nodes that nobody complained of have been rewritten for the sake of others.
-            aside = not any(complaint[2] in nodes for complaint in on.own)
-            came = [c for c in made.own if aside or c[1] != "node" or c[2] in made.origin]
-            for other, group in self._candidates(made, came):
-                deeper = self._tried(base, made, other, group, depth - 1)
+            for other, group in self._candidates(made, self._in_turn(on, made, nodes)):
+                # Only what a rewrite has made goes deeper; what was there before is as much at the top.
+                left = depth - any(name in made.origin for name in group)
+                deeper = self._tried(base, made, other, group, left)
                 if deeper is not None and (best is None or len(deeper.complaints()) < len(best.complaints())):
                     best = deeper
                     if not self._left(best, nodes):
@@ -242,6 +147,16 @@ class Search:
         if 0 < len(helped) < len(nodes):
             return self._tried(base, base, rewrite, helped, depth) or best
         return best
+
+    def _in_turn(self, on: State, made: State, nodes: Sequence[str]) -> list[Complaint]:
+        """What has to be solved before a rewrite can be judged.
+
+        That is what is said of the nodes that came; all that stands against a target which has not come to judge them;
+        and everything, where the rewritten nodes were not complained of but done for the sake of others.
+        """
+        aside = not any(complaint[2] in nodes for complaint in on.own)
+        waiting = {target for target, name in made.unjudged if name in made.origin}
+        return [c for c in made.own if aside or c[1] != "node" or c[2] in made.origin or c[0] in waiting]
 
     def _helped(self, base: State, made: State, name: str) -> bool:
         before = {complaint for complaint in base.complaints() if complaint[1:] == ("node", name)}
@@ -269,14 +184,20 @@ class Search:
         placed = {target for target, kind, name in about if kind == "node" or name}
         anywhere = any(target not in placed for target, _, _ in about)
         touching = [node for node in known if tensors & _names_of(node)]
+        reasons = {name: state.own[target, kind, name] for target, kind, name in about if kind == "node"}
+        later: list[tuple[Rewrite, list[str]]] = []
         for rewrite in all_rewrites():
-            if rewrite.interface:
+            if rewrite.interface and not self._retyping:
                 suspects = touching
             else:
                 suspects = [node for node in known if node.name in refused or anywhere] or touching
             names = [node.name or "" for node in suspects if rewrite.applies(node, model)]
-            if names:
-                yield rewrite, names
+            called = [name for name in names if rewrite.is_called_for(reasons.get(name, ""))]
+            if called:
+                yield rewrite, called
+            elif names:
+                later.append((rewrite, names))
+        yield from later
 
     def _around(self, state: State) -> Iterator[tuple[Rewrite, list[str]]]:
         """Rewrites that apply beside the refused nodes, or to what a refusing target has not come to judge."""
@@ -290,7 +211,9 @@ class Search:
                 nearby.update(near.name or "" for near in (*before, *after) if near is not None)
         suspects = [node for node in graph.all_nodes(model) if node.name in nearby - refused]
         for rewrite in all_rewrites():
-            names = [node.name or "" for node in suspects if not rewrite.interface and rewrite.applies(node, model)]
+            if rewrite.interface or rewrite.answers:
+                continue
+            names = [node.name or "" for node in suspects if rewrite.applies(node, model)]
             if names:
                 yield rewrite, names
 
@@ -327,30 +250,7 @@ class Search:
             self._outcome.dropped.append((rewrite, names, f"its result is no valid model: {problem.message}"))
             return None
         step = Step(rewrite, tuple(changes), touched)
-        return State(path, said, (*on.steps, step), _origins(on.origin, changes))
-
-
-def _better(base: State, made: State) -> bool:
-    """Whether complaints are gone, and none came about what was running or was not there."""
-    if any(m.problem and not b.problem for b, m in zip(base.summaries, made.summaries, strict=True)):
-        return False
-    before, after = base.complaints(), made.complaints()
-    hidden = {target for target, kind, _ in before if kind != "node"}
-    fresh = {
-        (target, kind, name)
-        for target, kind, name in after - before
-        if ((target, name) not in base.stopped if kind == "node" else target not in hidden)
-    }
-    return bool(before - after) and not fresh
-
-
-def _origins(known: Mapping[str, frozenset[str]], changes: Sequence[Change]) -> dict[str, frozenset[str]]:
-    origin = dict(known)
-    for change in changes:
-        stands_for = frozenset().union(*(known.get(name, frozenset({name})) for name in change.removed))
-        for name in change.added:
-            origin[name] = stands_for or frozenset({name})
-    return origin
+        return State(path, said, (*on.steps, step), origins(on.origin, changes))
 
 
 def _remove_others(folder: Path, kept: Path) -> None:
