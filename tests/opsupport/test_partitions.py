@@ -133,3 +133,19 @@ def test_bodies_belong_to_their_holder_or_are_graphs_of_their_own(refused, piece
     names = {node.name for node in graph.all_nodes(model)}
     assert names == {"first", "choose", "inside", "other", "call", "last", "body"}
     assert wiring_of(model).partitions(names - {refused}) == pieces
+
+
+def test_constants_are_neither_pieces_nor_in_the_way():
+    import onnx_ir as ir
+
+    text = """<ir_version: 10, opset_import: ["": 20]>
+    g (float[2] x) => (float[2] y) {
+        [c] c = Constant <value_floats = [1.0, 2.0]> ()
+        [d] d = Neg (c)
+        [first] a = Relu (x)
+        [odd] b = Erf (d)
+        [last] y = Add (a, b)
+    }"""
+    wiring = wiring_of(ir.from_proto(parser.parse_model(text)))
+    assert wiring.partitions({"c", "d", "first", "last"}) == 2
+    assert wiring.partitions({"c", "d", "first", "last"}, constants={"c", "d"}) == 1

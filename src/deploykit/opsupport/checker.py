@@ -16,7 +16,7 @@ from deploykit.opsupport.engines import Answer, ask_all, why_not_asked
 from deploykit.opsupport.facts import facts_of
 from deploykit.opsupport.partitions import Wiring, wiring_of
 from deploykit.opsupport.probing import settle_by_probing
-from deploykit.opsupport.sources import Shelf, settle
+from deploykit.opsupport.sources import Settled, Shelf, is_constant, settle
 from deploykit.opsupport.summary import REFUSED_WHOLE, NodeVerdict, TargetSummary
 from deploykit.opsupport.verdict import Status, Verdict
 from deploykit.progress import OnProgress, Progress, silent
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["REFUSED_WHOLE", "NodeVerdict", "TargetSummary", "check_model"]
 
+_EXTENSION = "the library that has the operator: --custom-ops FILE"
 _NOBODY = Verdict(Status.UNKNOWN, "nobody was asked", "deploykit doctor")
 
 
@@ -72,19 +73,30 @@ def check_model(
     ]
     if not probe:
         return summaries
+    libraries = {name: given["custom_ops"] for name, given in (options or {}).items() if "custom_ops" in given}
     return settle_by_probing(
-        graph.load(path), summaries, dims=dims, options=options, seed=seed, on_progress=on_progress
+        graph.load(path),
+        summaries,
+        dims=dims,
+        options=options,
+        runtime_options={name: {"custom_ops": libraries} for name in libraries},
+        seed=seed,
+        on_progress=on_progress,
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Subject:
-    """The model as this process sees it, once for all targets. calls: nodes that call a function of the model."""
+    """The model as this process sees it, once for all targets.
+
+    calls: nodes that call a function of the model. constants: nodes that are computed before anything runs.
+    """
 
     nodes: tuple[NodeVerdict, ...]
     facts: tuple[NodeFacts, ...]
     wiring: Wiring
     calls: frozenset[str]
+    constants: frozenset[str]
 
     @classmethod
     def of(cls, model: ir.Model, dims: Mapping[str, Sequence[int | None]]) -> _Subject:
@@ -107,7 +119,8 @@ class _Subject:
         )
         calls = frozenset(node.name or "" for node in nodes if node.op_identifier() in model.functions)
         _fix(model, {name: int(low) for name, (low, high) in dims.items() if low is not None and low == high})
-        return cls(rows, tuple(facts_of(model)), wiring, calls)
+        facts = tuple(facts_of(model))
+        return cls(rows, facts, wiring, calls, frozenset(node.name for node in facts if is_constant(node)))
 
 
 def _fix(model: ir.Model, sizes: Mapping[str, int]) -> None:
@@ -168,8 +181,18 @@ def _judged(subject: _Subject, shelf: Shelf, answer: Answer | None) -> list[Node
         if engine is not None:
             spoken.insert(0, shelf.corrected(next(engine), facts))
         said = settle(spoken)
+        if facts.since is None and shelf.extensible:
+            said = _naming_extensions(said)
         judged.append(dataclasses.replace(node, verdict=said.verdict, kind=said.kind, others=said.others))
     return judged
+
+
+def _naming_extensions(said: Settled) -> Settled:
+    """An operator that the standard does not define may be in a library of the target's."""
+    if said.verdict.status is not Status.UNSUPPORTED or _EXTENSION in said.verdict.remedy:
+        return said
+    remedy = f"{said.verdict.remedy}; or name {_EXTENSION}"
+    return dataclasses.replace(said, verdict=dataclasses.replace(said.verdict, remedy=remedy))
 
 
 def _summary(
@@ -209,7 +232,7 @@ def _summary(
         leaves_to,
     )
     if summary.runs and (summary.partitions is None or leaves_to):
-        pieces = subject.wiring.partitions([node.node for node in nodes if node.verdict.runs])
+        pieces = subject.wiring.partitions([node.node for node in nodes if node.verdict.runs], subject.constants)
         summary = dataclasses.replace(summary, partitions=pieces)
     return summary
 

@@ -103,12 +103,17 @@ class Wiring:
     graphs: tuple[dict[str, tuple[str, ...]], ...]
     holds: dict[str, frozenset[str]]
 
-    def partitions(self, taken: Collection[str]) -> int:
-        """Pieces that an engine runs which takes these nodes; a node with a body belongs to it with its whole body."""
-        chosen = set(taken)
+    def partitions(self, taken: Collection[str], constants: Collection[str] = ()) -> int:
+        """Pieces that an engine runs which takes these nodes; a node with a body belongs to it with its whole body.
+
+        constants: nodes that follow from constants alone. They are computed before the graph is cut, and nothing is
+        copied for them.
+        """
+        chosen = {*taken, *constants}
         whole = {name for name in chosen if self.holds.get(name, frozenset()) <= chosen}
         swallowed = set().union(*(self.holds[name] for name in whole if name in self.holds))
-        return sum(len(convex_groups(each, (whole - swallowed) & each.keys())) for each in self.graphs)
+        own = whole - swallowed - set(constants)
+        return sum(len(convex_groups(each, own & each.keys())) for each in self.graphs)
 
 
 def wiring_of(model: ir.Model) -> Wiring:

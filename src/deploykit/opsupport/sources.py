@@ -48,17 +48,28 @@ def settle(spoken: Sequence[tuple[Kind, Verdict]]) -> Settled:
     return Settled(believed, kind, others)
 
 
+def is_constant(node: NodeFacts) -> bool:
+    """Whether the node gives constants only, which runtimes compute once, before their engines are asked."""
+    return bool(node.outputs) and all(value is None or value.foldable for value in node.outputs)
+
+
 class Shelf:
     """What the package holds about one version of a target: its measured table, and its operator table."""
 
     def __init__(self, target: Target, version: str | None) -> None:
         """Loads both, where there are any. The measured table speaks for the versions that an engine speaks for."""
+        self._target, self._version = target, version
         engine = target.measured if target.measured and target.asks_engine(version) else None
         self.measured: Measured | None = _load_measured(engine) if engine else None
         self.table: Table | None
         # told: that a lower version's table had to be taken.
         self.table, self.told = table_for(target, version)
         self._installed = next((lazy.version_of(name) for name in target.distributions), None)
+
+    @property
+    def extensible(self) -> bool:
+        """Whether a library can bring operators that the target does not have."""
+        return bool(self._target.custom_ops) and self._target.asks_engine(self._version)
 
     @property
     def falls_back(self) -> bool:
@@ -74,7 +85,7 @@ class Shelf:
         """What the tables say, best first. calls: the node calls a function of the model, whose body is judged."""
         if calls:
             return [("table", supported(source)) for source in self.sources[-1:]]
-        if self.falls_back and node.outputs and all(value is None or value.foldable for value in node.outputs):
+        if self.falls_back and is_constant(node):
             return [("table", supported(f"ONNX Runtime: {_BEFORE_THE_PROVIDER}"))]
         spoken: list[tuple[Kind, Verdict]] = []
         if self.measured is not None:
