@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from deploykit.optimizers.rewrites.decomposition import Decomposition
 from deploykit.optimizers.rewrites.emitting import known_array, rank_of, size_of
-from deploykit.optimizers.rewrites.interpolation import KNOWN_COORDINATES, Sampling, indices, is_certain, weights
+from deploykit.optimizers.rewrites.interpolation import KNOWN_COORDINATES, Array, Sampling, indices, is_certain, weights
 from deploykit.optimizers.rewrites.normalizations import integer, is_float, number
 
 if TYPE_CHECKING:
@@ -126,14 +126,15 @@ def supported_form(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     if sampling.antialias and sampling.mode != "nearest" and any(axis.scale < 1 for axis in axes):
         return None
     plain = _common(dataclasses.replace(plain, antialias=False), axes)
-    attributes = {
+    attributes: dict[str, Any] = {
         "mode": plain.mode,
         "coordinate_transformation_mode": plain.coordinates,
         "nearest_mode": plain.nearest if plain.mode == "nearest" else None,
         "cubic_coeff_a": plain.cubic if plain.mode == "cubic" else None,
         "exclude_outside": 1 if plain.exclude_outside else None,
     }
-    constant = any(known_array(value) is not None and known_array(value).size == rank for value in node.inputs[2:4])  # type: ignore[union-attr]
+    arrays = [known_array(value) for value in node.inputs[2:4]]
+    constant = any(array is not None and array.size == rank for array in arrays)
     unusual = {"axes", "antialias", "keep_aspect_ratio_policy"} & node.attributes.keys()
     if constant and not unusual and plain == sampling:
         return None
@@ -201,7 +202,7 @@ def by_indices_and_weights(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | N
     return [value]
 
 
-def _weighed(op: Emitter, value: ir.Value, matrix: np.ndarray, axis: int, rank: int, dtype: ir.DataType) -> ir.Value:  # type: ignore[type-arg]
+def _weighed(op: Emitter, value: ir.Value, matrix: Array, axis: int, rank: int, dtype: ir.DataType) -> ir.Value:
     if axis == rank - 2:
         return op.op("MatMul", op.const(matrix.T, dtype), value)
     if axis == rank - 1:
