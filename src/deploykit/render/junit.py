@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 from deploykit.render import targets
-from deploykit.render.grouping import where
+from deploykit.render.grouping import grouped
 from deploykit.report import failure, finding_of
 
 if TYPE_CHECKING:
@@ -83,18 +83,21 @@ def _outcome(case: ET.Element, findings: list[Finding], kind: str) -> None:
     failed = _failed(findings)
     if failed:
         element = ET.SubElement(case, kind, message=_xml(failed[0].message), type=failed[0].code)
-        element.text = _xml("\n".join(_line(finding) for finding in failed))
+        element.text = _xml(_lines(failed))
     rest = [finding for finding in findings if finding.severity != "error"]
     if rest:
-        ET.SubElement(case, "system-out").text = _xml("\n".join(_line(finding) for finding in rest))
+        ET.SubElement(case, "system-out").text = _xml(_lines(rest))
 
 
-def _line(finding: Finding) -> str:
-    place = where(finding)
-    parts = [f"{finding.severity}[{finding.code}]: {finding.message}"]
-    parts += [f"  --> {place}"] if place else []
-    parts += [f"  hint: {finding.hint}"] if finding.hint else []
-    return "\n".join(parts)
+def _lines(findings: Iterable[Finding]) -> str:
+    """What is said, once for all places that it is said of."""
+    lines = []
+    for group in grouped(findings):
+        head = group.findings[0]
+        lines.append(f"{head.severity}[{head.code}]: {head.message}")
+        lines += [f"  --> {place}" for place in group.places]
+        lines += [f"  hint: {head.hint}"] if head.hint else []
+    return "\n".join(lines)
 
 
 def _xml(text: str) -> str:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from deploykit.report import Finding, Report
 
 
+_PLACES = 20  # of a finding that is told of more places, the JSON report has the rest
+
+
 def render(report: Report) -> str:
     """Title with the status, the command's tables, findings as a list."""
     first, rest = before_numbers(report.findings)
@@ -38,7 +41,9 @@ def _findings(findings: Iterable[Finding], *, targets: bool = True) -> list[str]
     for group in grouped(findings):
         head = group.findings[0]
         lines.append(f"- **{head.severity} {head.code}**: {_text(head.message)}")
-        lines += [f"  - at {_text(place)}" for place in (group.places if targets else group.spots)]
+        places = group.places if targets else group.spots
+        lines += [f"  - at {_text(place)}" for place in places[:_PLACES]]
+        lines += [f"  - and {len(places) - _PLACES} more like it"] if len(places) > _PLACES else []
         if head.hint:
             lines.append(f"  - hint: {_text(head.hint)}")
     return lines

@@ -16,7 +16,7 @@ COUNTS = ("supported", "conditional", "unsupported", "unknown")
 COLUMNS = ("target", "verdict", "nodes", *COUNTS, "MACs", "partitions")
 NUMERIC = COLUMNS[2:]
 # What a narrow terminal can do without; the verdict says the partitions, and the counts add up to the nodes.
-DROPPABLE = ("partitions", "nodes", "unknown")
+DROPPABLE = ("partitions", "nodes", "unknown", "conditional")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
