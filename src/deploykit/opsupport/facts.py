@@ -30,6 +30,8 @@ _CONSTANT_FORMS = {
     "value_string": "STRING",
     "value_strings": "STRING",
 }
+# Whether a value is foldable, by its id and by whether shapes count as constants.
+Seen = dict[tuple[int, bool], bool]
 # What onnx calls dimensions that it knows nothing of.
 _MADE_UP = "unk__"
 
@@ -41,6 +43,7 @@ class TensorFacts:
     dtype: numpy's name, "string", "sequence(...)", "optional(...)" or "unknown". shape: sizes, names of symbolic
     dimensions, None for a dimension without either; None when not even the rank is known.
     constant: an initializer or a Constant. foldable: constant, or computed from constants and fixed shapes only.
+    sized: foldable once the dimensions of all shapes are fixed.
     used: whether a node or the model's interface takes it. producer: the operator that computes it, "" where none does.
     """
 
@@ -49,6 +52,7 @@ class TensorFacts:
     shape: tuple[int | str | None, ...] | None = None
     constant: bool = False
     foldable: bool = False
+    sized: bool = False
     used: bool = True
     producer: str = ""
     _tensor: ir.TensorProtocol | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -96,13 +100,35 @@ def facts_of(model: ir.Model, *, inferred: bool = False, dims: Mapping[str, int]
     inferred: whether shape inference has been run on the model. dims: sizes of dimensions, by their names. Nodes
     without a name get one as `graph.name_nodes` gives it: the model given is changed in its names only.
     """
-    known = model if inferred else graph.infer_shapes(model)
+    known = model if inferred else _with_ranks(graph.infer_shapes(model))
     graph.name_nodes(known)
-    foldable: dict[int, bool] = {}
+    foldable: Seen = {}
     return [_facts(node, known, foldable, dims) for node in graph.all_nodes(known)]
 
 
-def _facts(node: ir.Node, model: ir.Model, foldable: dict[int, bool], dims: Mapping[str, int] | None) -> NodeFacts:
+def _with_ranks(model: ir.Model) -> ir.Model:
+    """Adds ranks that inference leaves out: of a Reshape to computed sizes, the number of them; and what follows.
+
+    Returns the same model.
+    """
+    import onnx_ir as ir
+
+    while True:
+        found = False
+        for node in graph.all_nodes(model):
+            if node.op_type != "Reshape" or len(node.inputs) < 2 or node.outputs[0].shape is not None:
+                continue
+            sizes = node.inputs[1]
+            count = sizes.shape[0] if sizes is not None and sizes.shape is not None and len(sizes.shape) == 1 else None
+            if isinstance(count, int):
+                node.outputs[0].shape = ir.Shape([None] * count)
+                found = True
+        if not found:
+            return model
+        graph.infer_shapes(model)
+
+
+def _facts(node: ir.Node, model: ir.Model, foldable: Seen, dims: Mapping[str, int] | None) -> NodeFacts:
     domain = "" if node.domain == "ai.onnx" else node.domain
     opset = node.version or model.opset_imports.get(node.domain) or model.opset_imports.get(domain) or 0
     if not opset and not domain:
@@ -129,13 +155,12 @@ def attribute_value(attribute: ir.Attr) -> Any:
     return int(value) if type(value).__name__ == "DataType" else value
 
 
-def tensor_facts(
-    value: ir.Value, foldable: dict[int, bool] | None = None, dims: Mapping[str, int] | None = None
-) -> TensorFacts:
+def tensor_facts(value: ir.Value, foldable: Seen | None = None, dims: Mapping[str, int] | None = None) -> TensorFacts:
     """Facts of one value. foldable: remembers what has been looked through, by id. dims: sizes of named dimensions."""
     import onnx_ir as ir
 
     tensor = _constant(value)
+    seen: Seen = {} if foldable is None else foldable
     producer = value.producer()
     dtype = dtype_name(value.dtype if tensor is None else tensor.dtype)
     if value.type is not None and not isinstance(value.type, (ir.TensorType, ir.SparseTensorType)):
@@ -151,7 +176,8 @@ def tensor_facts(
         dtype,
         shape,
         constant=tensor is not None,
-        foldable=tensor is not None or _is_foldable(value, {} if foldable is None else foldable),
+        foldable=tensor is not None or _is_foldable(value, seen),
+        sized=tensor is not None or _is_foldable(value, seen, sized=True),
         used=bool(value.uses()) or value.is_graph_output(),
         producer="" if producer is None else producer.op_type,
         _tensor=tensor,
@@ -193,38 +219,45 @@ def _tensor_of(given: Any, dtype: ir.DataType) -> ir.TensorProtocol:
     return ir.StringTensor([text.encode() for text in texts], shape=shape)
 
 
-def _is_foldable(value: ir.Value, seen: dict[int, bool]) -> bool:
-    """Whether a value follows from constants alone. Iterative: chains can be thousands of nodes long."""
+def _is_foldable(value: ir.Value, seen: Seen, *, sized: bool = False) -> bool:
+    """Whether a value follows from constants alone. Iterative: chains can be thousands of nodes long.
+
+    sized: whether all shapes count as constants.
+    """
     pending = [value]
     while pending:
         current = pending[-1]
-        if id(current) in seen:
+        if (id(current), sized) in seen:
             pending.pop()
             continue
         producer = current.producer()
-        known = constant_of(current) is not None or (producer is not None and _gives_constant(producer))
+        known = constant_of(current) is not None or (producer is not None and _gives_constant(producer, sized=sized))
         if known or producer is None or not producer.inputs or not _is_pure(producer):
-            seen[id(current)] = known
+            seen[id(current), sized] = known
             pending.pop()
             continue
         inputs = [given for given in producer.inputs if given is not None]
-        unseen = [given for given in inputs if id(given) not in seen]
+        unseen = [given for given in inputs if (id(given), sized) not in seen]
         if unseen:
             pending += unseen
             continue
-        seen[id(current)] = all(seen[id(given)] for given in inputs)
+        seen[id(current), sized] = all(seen[id(given), sized] for given in inputs)
         pending.pop()
-    return seen[id(value)]
+    return seen[id(value), sized]
 
 
-def _gives_constant(node: ir.Node) -> bool:
+def _gives_constant(node: ir.Node, *, sized: bool) -> bool:
     """Whether the outputs are known without looking at the values of inputs: Constant, and Shape of fixed shapes."""
     if node.op_type == "Constant":
         return True
-    shape = node.inputs[0].shape if node.op_type in ("Shape", "Size") and node.inputs and node.inputs[0] else None
-    return shape is not None and all(isinstance(dim, int) and dim >= 0 for dim in shape)
+    if node.op_type not in ("Shape", "Size") or not node.inputs or node.inputs[0] is None:
+        return False
+    shape = node.inputs[0].shape
+    return sized or (shape is not None and all(isinstance(dim, int) and dim >= 0 for dim in shape))
 
 
 def _is_pure(node: ir.Node) -> bool:
     """Whether nothing but its inputs decides what it gives: a body can read any value outside it."""
-    return node.op_type not in _NEVER_CONSTANT and not any(a.type.name == "GRAPH" for a in node.attributes.values())
+    if node.domain not in ("", "ai.onnx") or node.op_type in _NEVER_CONSTANT:
+        return False
+    return not any(a.type.name == "GRAPH" for a in node.attributes.values())

@@ -80,7 +80,8 @@ class Table:
     source: what it is called in verdicts. asked: the target that it speaks for, as `--target` takes it. falls_back:
     whether a node that it refuses goes to another engine (ONNX Runtime's CPU provider, the wasm backend of ONNX Runtime
     Web) instead of stopping the model. facts: the table as it is in the package. rules: conditions by operator.
-    narrowed: types that are taken and computed in a narrower one.
+    narrowed: types that are taken and computed in a narrower one. folds: whether what follows from constants has been
+    computed before a node is looked at.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Table:
     facts: Mapping[str, Any]
     rules: Mapping[str, tuple[Mapping[str, Any], ...]]
     narrowed: frozenset[str]
+    folds: bool
 
     def judge(self, node: NodeFacts) -> Verdict:
         """What the table says of a node; UNKNOWN where it does not speak."""
@@ -105,6 +107,8 @@ class Table:
 
     def problems(self, node: NodeFacts) -> Iterator[Problem]:
         """Everything that the table has against the node."""
+        if self.folds and not node.domain and node.outputs and all(t is None or t.foldable for t in node.outputs):
+            return
         row = self.facts["ops"].get(node.key)
         if row is None or row["status"] == "unsupported":
             yield Problem(self._absent(node, row))
@@ -257,6 +261,8 @@ def load_table(name: str) -> Table:
     text = (importlib.resources.files("deploykit.opsupport") / FOLDER / f"{name}.json").read_text(encoding="utf-8")
     facts = json.loads(text)
     falls_back = "runs on" in facts.get("unsupported_means", "")
+    # ONNX Runtime computes constants before it asks a provider; onnx2tf and pnnx do before they convert.
+    folds = falls_back or facts["target"] in ("litert", "ncnn")
     narrowed = [
         condition["subject"]
         for condition in facts.get("global_conditions", ())
@@ -268,9 +274,9 @@ def load_table(name: str) -> Table:
         asked=_asked(name),
         falls_back=falls_back,
         facts=facts,
-        # ONNX Runtime computes constants before it asks a provider, and onnx2tf simplifies the model first.
-        rules=_rules(facts, folds=falls_back or facts["target"] == "litert"),
+        rules=_rules(facts, folds=folds),
         narrowed=frozenset(narrowed),
+        folds=folds,
     )
 
 

@@ -6,6 +6,7 @@ A dimension with a name is dynamic for certain; one without a name or number cou
 from __future__ import annotations
 
 import functools
+import re
 from typing import TYPE_CHECKING, Any
 
 from deploykit.opsupport.outcome import (
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     Machine = Mapping[str, Any]
     Place = tuple[str, TensorFacts]
 
+# A name that `--dim` takes.
+_SYMBOL = re.compile(r"[^\W\d][\w.]*")
+_FIX_SIZES = f"{SIMPLIFY} --dim NAME=SIZE for each dynamic dimension of the inputs"
 _TO_CONSTANT = "compute it in the source from constants alone, and export the model again"
 _TO_SHAPE = "declare its shape where the model is exported"
 
@@ -97,7 +101,7 @@ def _static(place: str, dims: Mapping[int, int | str | None]) -> Outcome:
     named = {axis: dim for axis, dim in dims.items() if isinstance(dim, str)}
     if named:
         # Sizes that follow from those of the inputs have expressions for names.
-        fixed = " ".join(f"--dim {name}=1" for name in dict.fromkeys(named.values()) if name.isidentifier())
+        fixed = " ".join(f"--dim {name}=1" for name in dict.fromkeys(named.values()) if _SYMBOL.fullmatch(name))
         said = ", ".join(f"axis {axis} is {name!r}" for axis, name in named.items())
         return broken(
             f"{place} has dynamic dimensions ({said}), fixed ones are taken",
@@ -106,7 +110,7 @@ def _static(place: str, dims: Mapping[int, int | str | None]) -> Outcome:
     if None in dims.values():
         return untold(
             f"{place} has dimensions whose size is unknown, fixed ones are taken",
-            f"{SIMPLIFY} --dim NAME=SIZE for each dynamic dimension of the inputs",
+            _FIX_SIZES,
         )
     return HOLDS
 
@@ -217,6 +221,8 @@ def _initializer(place: str, tensor: TensorFacts, machine: Machine) -> Outcome:
         return untold(f"{place} is a constant in quantized form, a constant is taken", "convert the model to find out")
     if tensor.foldable:
         return broken(f"{place} is computed from constants, a constant itself is taken", f"{SIMPLIFY} computes it")
+    if tensor.sized:
+        return broken(f"{place} is not a constant: it follows from dynamic dimensions", f"{_FIX_SIZES} makes it one")
     return broken(f"{place} is not a constant", _TO_CONSTANT)
 
 

@@ -1,7 +1,7 @@
 """Conditions that the sources have in words only.
 
-Most cannot be told from the graph. For those that stand for every operator of a table, it can be told of most nodes
-that they have nothing to do with them.
+Most of those that stand for every operator of a table have nothing to do with most nodes, and some of those of one
+operator can be read (`readings`). The others cannot be told from the graph.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from deploykit.opsupport.outcome import FIX, HOLDS, Outcome, broken, label, untold
+from deploykit.opsupport.readings import READINGS
 from deploykit.opsupport.tensor_checks import table_dtype, to_dtype
 
 if TYPE_CHECKING:
@@ -21,8 +22,15 @@ _CONVERT = "convert the model on the target to find out"
 
 def words_only(condition: Mapping[str, Any], node: NodeFacts) -> Outcome:
     """What can be told of a condition without a check: by default, its words."""
-    read = _READ.get((condition["subject"], condition["rule"]))
-    return read(condition, node) if read is not None else _in_words(condition)
+    subject, rule = condition["subject"], condition["rule"]
+    everywhere = _READ.get((subject, rule))
+    if everywhere is not None:
+        return everywhere(condition, node)
+    reading = READINGS.get((node.op, subject, rule))
+    told = None if reading is None else reading(node)
+    if isinstance(told, str):
+        return broken(f"{told}; what is taken of {subject}: {rule}", f"{FIX}, or change it where the model is made")
+    return HOLDS if told else _in_words(condition)
 
 
 def _in_words(condition: Mapping[str, Any], about: str = "") -> Outcome:

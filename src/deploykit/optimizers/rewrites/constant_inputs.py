@@ -56,10 +56,10 @@ def _in_function(node: ir.Node, model: ir.Model) -> bool:
 
 def _computable(node: ir.Node) -> list[tuple[int, list[ir.Node]]]:
     """Each input that follows from constants and stays small, with the nodes that compute it, first things first."""
-    from deploykit.opsupport.facts import tensor_facts
+    from deploykit.opsupport.facts import Seen, tensor_facts
 
     found = []
-    seen: dict[int, bool] = {}
+    seen: Seen = {}
     for index, value in enumerate(node.inputs):
         if value is None or constant_of(value) is not None or not tensor_facts(value, seen).foldable:
             continue
