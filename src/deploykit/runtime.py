@@ -44,6 +44,8 @@ class Kernel:
 class RuntimeOptions:
     """How to load: device, onnxruntime provider, intra-op threads (None: the engine's choice), exact fp32 compute.
 
+    custom_ops: each engine's extension library, by target name; each engine loads its own.
+
     exact: ask for the artifact's own precision where the engine would lower it (OpenVINO's bf16 on newer CPUs).
     optimize: False turns graph optimisation off where the engine can (the reference runs that way).
     """
@@ -53,6 +55,7 @@ class RuntimeOptions:
     threads: int | None = None
     exact: bool = True
     optimize: bool = True
+    custom_ops: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Runtime(abc.ABC):

@@ -61,6 +61,7 @@ class Target:
     numbered: whether versions are numbers, so that one between two of them stands for the nearest lower one.
     check_only: versions that their operator table alone speaks for: no engine of theirs runs or converts here.
     elsewhere: how the artifact is made where deploykit does not convert to the target, as a command or a sentence.
+    custom_ops: what --custom-ops takes for it, in words; "" where it has no extension libraries.
     measured: name of the engine whose measured operator table stands in for it where it is not installed.
     """
 
@@ -86,6 +87,7 @@ class Target:
     simulated: bool = False
     tables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     measured: str | None = None
+    custom_ops: str = ""
     numbered: bool = False
     check_only: tuple[str, ...] = ()
     elsewhere: str = ""

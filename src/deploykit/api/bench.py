@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from deploykit.api.extensions import extension_libraries
 from deploykit.api.validate import DEFAULT_METRIC, described, scored
 from deploykit.benchmark import Budgets, Subject, run_bench, verdict
 from deploykit.data.request import bounds_of, data_request
@@ -16,9 +17,12 @@ from deploykit.evaluation import make_metric
 from deploykit.isolation import workers
 from deploykit.progress import OnProgress, Progress, silent
 from deploykit.report import Report
+from deploykit.target import format_of, target_of_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from deploykit.api.extensions import CustomOps
 
 _LONGEST_S = 86_400
 _MOST_THREADS = 1024  # starting more takes minutes, and no processor has them
@@ -40,6 +44,7 @@ def bench(
     contract: Any = None,
     device: Literal["cpu", "gpu", "npu"] = "cpu",
     provider: str | None = None,
+    custom_ops: CustomOps = None,
     dims: Iterable[str] | Mapping[str, Sequence[int | None]] = (),
     seed: int = 0,
     on_progress: OnProgress = silent,
@@ -49,6 +54,7 @@ def bench(
     data: DATA; random:0 when not given, which a finding says. batch: samples in a call. threads: in a call; None: the
     engine's choice. seconds: measured time of each artifact after its warm-up. eval, metric: labelled DATA for the
     accuracy of each row. Budgets: a broken one is a failure that names number and limit; MB are 10^6 bytes.
+    custom_ops: extension libraries, see `extensions.extension_libraries`.
     Returns a report with rows in the order given and a verdict against the first fp32 artifact. Artifacts that do not
     run here have a row with execution "none" and a reason; when none runs, the exit code is 3.
     Raises UsageError, InvalidFileError, ModelError, DataError (DK444 for a batch that cannot be made), VendorError.
@@ -64,7 +70,9 @@ def bench(
         )
     started = time.perf_counter()
     request = data_request(data, "bench", seed=seed, label=label, dims=bounds_of(dims), contract=contract)
-    options = {"device": device, "provider": provider, "threads": threads}
+    named = [format_of(Path(path)) for path in artifacts]
+    libraries = extension_libraries(custom_ops, [target_of_format(name) for name in named if name])
+    options = {"device": device, "provider": provider, "threads": threads, "custom_ops": libraries or None}
     with workers():
         subjects = [described(Path(path)) for path in artifacts]
     measured = run_bench(subjects, request, batch=batch, seconds=seconds, options=options, on_progress=on_progress)

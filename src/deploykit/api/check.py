@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
+from deploykit.api.extensions import extension_libraries, with_extensions
 from deploykit.api.fix import check_usage, fix_model, next_steps
 from deploykit.api.hints import Hints, Wanted
 from deploykit.data.request import bounds_of
@@ -24,6 +25,7 @@ from deploykit.target import check_options, get_target, parse_target, target_nam
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from deploykit.api.extensions import CustomOps
     from deploykit.report import Finding
 
 ALL = "all"
@@ -38,6 +40,7 @@ def check(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     probe: bool = False,
     save_nodes: str | Path | None = None,
+    custom_ops: CustomOps = None,
     fix: bool = False,
     output: str | Path | None = None,
     dry_run: bool = False,
@@ -52,6 +55,7 @@ def check(
     dims: `batch=1..64`, or bounds by name. options: by target name.
     probe: builds and runs each node alone that is unknown, conditional or disputed, where the target's engine is here.
     save_nodes: a folder for the refused nodes, each as a model with inputs; one of an earlier call needs `force`.
+    custom_ops: extension libraries, see `extensions.extension_libraries`.
     fix: rewrites the model until the targets take it, and writes at `output` what is proven equal to it, also when
     something is left that they refuse; dry_run: writes nothing, and reports the same.
     Returns a report with one finding for each refused node (error: its target does not run the model) and
@@ -77,6 +81,8 @@ def check(
     for name in names:
         target, _ = parse_target(name)
         check_options(target, (options or {}).get(target.name, {}))
+    libraries = extension_libraries(custom_ops, [parse_target(name)[0] for name in names])
+    options = with_extensions(options, libraries)
     wanted = Wanted(io.existing_file(Path(model), "model"), names, bounds_of(dims))
     ask = functools.partial(check_model, targets=names, dims=wanted.dims, profiles=profiles, options=options)
     summaries: Sequence[TargetSummary]

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph, io
+from deploykit.api.extensions import digests, extension_libraries
 from deploykit.artifact import Artifact, TensorSpec
 from deploykit.converters.profiles import Profile, parse_profiles
 from deploykit.data.request import bounds_of, data_request
-from deploykit.errors import DeploykitError, UnavailableError, UsageError
+from deploykit.errors import DeploykitError, GateError, UnavailableError, UsageError
 from deploykit.isolation import run_alone, run_isolated, workers
 from deploykit.progress import OnProgress, Progress, silent
 from deploykit.report import Finding, Report, failure, note, warning
@@ -22,6 +23,7 @@ from deploykit.target import (
     Target,
     check_options,
     comparison_worker,
+    get_target,
     parse_target,
     require_converter,
     require_packages,
@@ -31,6 +33,8 @@ from deploykit.target import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from deploykit.api.extensions import CustomOps
+
 
 class ConvertStage(Stage):
     """Builds one target's artifact from an ONNX artifact and compares it with its parent and its float source.
@@ -38,6 +42,7 @@ class ConvertStage(Stage):
     dims: bounds by symbol, [min, max or None]. profiles: [min, opt, max shape] by input.
     precision: what the ONNX holds; None takes what the artifact says. data_request: a `DataRequest` for the comparison.
     reference: the float source, for the second gate; None leaves that gate out.
+    custom_ops: each engine's extension library, by target name.
     The inputs of `run_stage` are {"model": ONNX artifact}.
     """
 
@@ -53,6 +58,7 @@ class ConvertStage(Stage):
         precision: str | None = None,
         data_request: Mapping[str, Any] | None = None,
         reference: Artifact | None = None,
+        custom_ops: Mapping[str, str] | None = None,
     ) -> None:
         """Checks the options' names; UsageError (DK803)."""
         check_options(target, options or {})
@@ -64,6 +70,7 @@ class ConvertStage(Stage):
         self.precision = precision
         self.data_request = dict(data_request) if data_request is not None else None
         self.reference = reference
+        self.custom_ops = dict(custom_ops or {})
 
     @property
     def options(self) -> dict[str, Any]:
@@ -76,12 +83,14 @@ class ConvertStage(Stage):
             "profiles": self.profiles,
             "precision": self.precision,
             "reference_sha256": self.reference.sha256 if self.reference else None,
+            **({"custom_ops": digests(self.custom_ops)} if self.custom_ops else {}),
         }
 
     @property
     def _settings(self) -> dict[str, Any]:
         """The options a job gets: the target's own, and the version, which is no `--option`."""
-        return {**self.target_options, **({"version": self.version} if self.version else {})}
+        besides = {"version": self.version, "custom_ops": self.custom_ops.get(self.target.name)}
+        return {**self.target_options, **{name: value for name, value in besides.items() if value}}
 
     def _call(self, function: str, **arguments: Any) -> Any:
         return run_isolated(self.target.worker, function, arguments, block=self.target.blocked)
@@ -166,6 +175,11 @@ class ConvertStage(Stage):
                 self._compare(gate, reference, made, evidence)
             except UnavailableError as problem:  # known only once it was opened: an operator that is not simulated
                 return self._not_executed(inputs, made, problem.message)
+            except GateError as problem:
+                if not self.custom_ops or "onnxruntime" in self.custom_ops:
+                    raise
+                why = "the reference lacks the custom operators, which --custom-ops onnxruntime=FILE brings"
+                return self._not_executed(inputs, made, f"{why}: {problem.message}")
         return evidence
 
     def _not_executed(self, inputs: Mapping[str, Artifact], made: Artifact, reason: str) -> Verification:
@@ -191,7 +205,7 @@ class ConvertStage(Stage):
                 "rtol": None,
                 "atol": None,
                 "min_sqnr": None,
-                "options": {},
+                "options": {"custom_ops": self.custom_ops} if self.custom_ops else {},
                 "metric": None,
             },
             block=self.target.blocked,
@@ -240,6 +254,7 @@ def convert(
     samples: int = 16,
     reference: str | Path | None = None,
     contract: Any = None,
+    custom_ops: CustomOps = None,
     force: bool = False,
     seed: int = 0,
     on_progress: OnProgress = silent,
@@ -248,6 +263,7 @@ def convert(
 
     source: an ONNX file, or any other source, which is exported first (inputs, sample, weights, args: see `export`).
     to: `name` or `name@version`. dims: `batch=1..64`. profiles: `x=1x3x8x8:8x3x8x8:64x3x8x8`.
+    custom_ops: extension libraries, see `extensions.extension_libraries`.
     data: DATA for the comparison, random:0 when not given. reference: the float ONNX for the second gate.
     Returns a report whose metrics hold the converter's facts and `parity` ({"parent": ..., "source": ...}, or null
     where the artifact does not run here). A refused node or a failed comparison is a failed report with no artifact.
@@ -257,6 +273,7 @@ def convert(
     target, version = parse_target(to)
     require_converter(target, version)
     check_options(target, options or {})
+    libraries = extension_libraries(custom_ops, [target], besides=[get_target("onnxruntime")])
     bounds = bounds_of(dims)
     shapes = parse_profiles(profiles)
     final = io.check_output(Path(output), force=force, suffix=target.suffix or None)
@@ -276,6 +293,7 @@ def convert(
             artifact.precision,
             data_request(data, "parity", samples=samples, seed=seed, dims=bounds, contract=contract),
             floating,
+            libraries,
         )
         report = run_stage(stage, {"model": artifact}, final, force=force, on_progress=on_progress)
         report.findings[:0] = exported.findings

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from deploykit.api.extensions import extension_libraries
 from deploykit.api.inspect import inspect
 from deploykit.comparison import accuracy_of, describe, require_runnable
 from deploykit.data.request import bounds_of, data_request
@@ -22,6 +23,7 @@ from deploykit.target import target_of_format
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from deploykit.api.extensions import CustomOps
     from deploykit.artifact import Artifact
 
 DEFAULT_METRIC = "top1"
@@ -42,6 +44,7 @@ def validate(
     contract: Any = None,
     device: Literal["cpu", "gpu", "npu"] = "cpu",
     provider: str | None = None,
+    custom_ops: CustomOps = None,
     threads: int | None = None,
     dims: Iterable[str] | Mapping[str, Sequence[int | None]] = (),
     seed: int = 0,
@@ -53,6 +56,7 @@ def validate(
     rtol, atol (absolute), min_sqnr (dB) replace the limits of `parity.TOLERANCES`, whose row follows from both
     precisions. eval: labelled DATA on which both are scored with metric (top1 when not given); metric alone scores on
     `data`. contract: an InputContract or its JSON form. dims: ranges of symbolic dimensions for random data.
+    custom_ops: extension libraries, see `extensions.extension_libraries`.
     Returns a report with a failure for each output beyond its limit, and metrics as in the JSON contract.
     Raises InvalidFileError, ModelError, DataError, UnavailableError (DK502) when one of them cannot run here.
     """
@@ -63,7 +67,8 @@ def validate(
     request = data_request(
         data, "parity", samples=samples, seed=seed, label=label, dims=bounds_of(dims), contract=contract
     )
-    options = {"device": device, "provider": provider, "threads": threads}
+    libraries = extension_libraries(custom_ops, [target_of_format(side.format) for side in sides])
+    options = {"device": device, "provider": provider, "threads": threads, "custom_ops": libraries or None}
     row = row_for(sides[0].precision, sides[1].precision)
     report = Report("validate")
     with workers():

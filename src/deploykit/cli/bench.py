@@ -10,7 +10,17 @@ import typer
 import deploykit
 from deploykit.cli import arguments
 from deploykit.cli.command import command
-from deploykit.cli.options import DataOpt, DeviceOpt, DimRangeOpt, EvalOpt, LabelOpt, MetricOpt, ProviderOpt, SeedOpt
+from deploykit.cli.options import (
+    CustomOpsOpt,
+    DataOpt,
+    DeviceOpt,
+    DimRangeOpt,
+    EvalOpt,
+    LabelOpt,
+    MetricOpt,
+    ProviderOpt,
+    SeedOpt,
+)
 from deploykit.cli.ui import Ui
 from deploykit.report import Report
 
@@ -46,6 +56,7 @@ def bench(
     ] = None,
     device: DeviceOpt = "cpu",
     provider: ProviderOpt = None,
+    custom_ops: CustomOpsOpt = None,
     dim: DimRangeOpt = None,
     seed: SeedOpt = 0,
 ) -> Report:
@@ -71,6 +82,7 @@ def bench(
             max_rss_mb=max_rss_mb,
             device=device,
             provider=provider,
+            custom_ops=custom_ops,
             dims=dims,
             seed=seed,
             on_progress=progress,

@@ -10,7 +10,7 @@ import typer
 import deploykit
 from deploykit.cli import arguments
 from deploykit.cli.command import command
-from deploykit.cli.options import DimRangeOpt, ModelArg, SeedOpt, complete_targets_or_all
+from deploykit.cli.options import CustomOpsOpt, DimRangeOpt, ModelArg, SeedOpt, complete_targets_or_all
 from deploykit.cli.ui import Ui
 from deploykit.report import Report
 
@@ -44,6 +44,7 @@ def check(
             help="Write each refused node as a small model with inputs, for a bug report.",
         ),
     ] = None,
+    custom_ops: CustomOpsOpt = None,
     fix: Annotated[
         bool,
         typer.Option("--fix", help="Rewrite what the targets refuse; the result is proven equal before it is kept."),
@@ -72,6 +73,7 @@ def check(
             dims=dims,
             probe=probe,
             save_nodes=save_nodes,
+            custom_ops=custom_ops,
             fix=fix,
             output=output,
             dry_run=dry_run,

@@ -13,6 +13,7 @@ from deploykit.cli import arguments
 from deploykit.cli.command import command
 from deploykit.cli.options import (
     ArgOpt,
+    CustomOpsOpt,
     DataOpt,
     DimRangeOpt,
     InputOpt,
@@ -57,6 +58,7 @@ def convert(
         Path | None,
         typer.Option("--reference", metavar="FLOAT.onnx", help="The float model that a quantized one was made from."),
     ] = None,
+    custom_ops: CustomOpsOpt = None,
     seed: SeedOpt = 0,
 ) -> Report:
     """Convert to a target's own format, and compare the result with its ONNX parent and its float source."""
@@ -83,6 +85,7 @@ def convert(
             output=output,
             options=options,
             samples=samples,
+            custom_ops=custom_ops,
             **facts,
             force=ui.force,
             seed=seed,

@@ -103,6 +103,14 @@ LabelOpt = Annotated[
 ]
 SeedOpt = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of everything random.")]
 DeviceOpt = Annotated[Literal["cpu", "gpu", "npu"], typer.Option("--device", help="The device that runs the artifact.")]
+CustomOpsOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--custom-ops",
+        metavar="[TARGET=]FILE",
+        help="The target's extension library with the custom operators; its code is run. Repeatable.",
+    ),
+]
 ProviderOpt = Annotated[
     str | None, typer.Option("--provider", metavar="NAME", help="Execution provider of onnxruntime.")
 ]

@@ -10,7 +10,17 @@ import typer
 import deploykit
 from deploykit.cli import arguments
 from deploykit.cli.command import command
-from deploykit.cli.options import DataOpt, DeviceOpt, DimRangeOpt, EvalOpt, LabelOpt, MetricOpt, ProviderOpt, SeedOpt
+from deploykit.cli.options import (
+    CustomOpsOpt,
+    DataOpt,
+    DeviceOpt,
+    DimRangeOpt,
+    EvalOpt,
+    LabelOpt,
+    MetricOpt,
+    ProviderOpt,
+    SeedOpt,
+)
 from deploykit.cli.ui import Ui
 from deploykit.report import Report
 
@@ -36,6 +46,7 @@ def validate(
     label: LabelOpt = None,
     device: DeviceOpt = "cpu",
     provider: ProviderOpt = None,
+    custom_ops: CustomOpsOpt = None,
     dim: DimRangeOpt = None,
     seed: SeedOpt = 0,
 ) -> Report:
@@ -59,6 +70,7 @@ def validate(
             label=label,
             device=device,
             provider=provider,
+            custom_ops=custom_ops,
             dims=dims,
             seed=seed,
             on_progress=progress,

@@ -172,8 +172,8 @@ def _backstop(target: Target, version: str | None) -> str | None:
     return first if version != first and Shelf(target, version).falls_back else version
 
 
-def _judged(subject: _Subject, shelf: Shelf, answer: Answer | None) -> list[NodeVerdict]:
-    """The nodes with what is believed of them: the engine, then the tables."""
+def _judged(subject: _Subject, shelf: Shelf, answer: Answer | None, *, extended: bool) -> list[NodeVerdict]:
+    """The nodes with what is believed of them: the engine, then the tables. extended: the engine had a library."""
     engine = answer.verdicts([(node.node, node.op) for node in subject.nodes]) if answer is not None else None
     judged = []
     for node, facts in zip(subject.nodes, subject.facts, strict=True):
@@ -182,9 +182,14 @@ def _judged(subject: _Subject, shelf: Shelf, answer: Answer | None) -> list[Node
             spoken.insert(0, shelf.corrected(next(engine), facts))
         said = settle(spoken)
         if facts.since is None and shelf.extensible:
-            said = _naming_extensions(said)
+            said = _with_extension(said) if extended else _naming_extensions(said)
         judged.append(dataclasses.replace(node, verdict=said.verdict, kind=said.kind, others=said.others))
     return judged
+
+
+def _with_extension(said: Settled) -> Settled:
+    """What tables say of an operator was written about the target without a library."""
+    return dataclasses.replace(said, others=()) if said.verdict.runs else said
 
 
 def _naming_extensions(said: Settled) -> Settled:
@@ -209,14 +214,15 @@ def _summary(
     said = asked(version) if target.asks_engine(version) else why_not_asked(target)
     answer = said if isinstance(said, Answer) else None
     shelf = Shelf(target, version)
-    nodes = _judged(subject, shelf, answer)
+    extended = "custom_ops" in options.get(target.name, {})
+    nodes = _judged(subject, shelf, answer, extended=extended)
     findings = (*(answer.findings if answer is not None else ()), *([shelf.told] if shelf.told else []))
     backstop = _backstop(target, version)
     leaves_to = ""
     if backstop != version:
         behind = asked(backstop)
         after = behind if isinstance(behind, Answer) else None
-        taken = _judged(subject, Shelf(target, backstop), after)
+        taken = _judged(subject, Shelf(target, backstop), after, extended=extended)
         nodes = [dataclasses.replace(node, fallback=other.verdict) for node, other in zip(nodes, taken, strict=True)]
         # A model that the engine behind it does not even read runs nowhere.
         findings += tuple(finding for finding in (after.findings if after else ()) if finding.code == REFUSED_WHOLE)

@@ -185,18 +185,29 @@ class _Writer:
                 source=node.verdict.source,
                 files=(*files, *(f"{stem}.{name}" for name in arrays)),
                 alone=refused,
-                command=f"deploykit check {shlex.quote(model)} --target {shlex.quote(label)}",
+                command=shlex.join(["deploykit", "check", model, "--target", label, *self._extension(summary)]),
                 reference=reference,
                 scope=node.scope,
             )
         )
+
+    def _extension(self, summary: TargetSummary) -> list[str]:
+        library = self._options.get(summary.target.name, {}).get("custom_ops")
+        return ["--custom-ops", str(library)] if library else []
 
     def _run(self, file: Path, sizes: Mapping[str, int], stem: Path) -> tuple[str, list[str]]:
         """Writes inputs, and outputs where the reference runs; why it does not, and what was written."""
         runner = get_target("onnxruntime")
         bounds = {name: list(self._dims.get(name, [size, size])) for name, size in sizes.items()}
         with io.scratch_folder(stem.parent) as scratch:
-            arguments = {"model": str(file), "dims": bounds, "seed": self._seed, "folder": scratch}
+            library = self._options.get(runner.name, {}).get("custom_ops")
+            arguments = {
+                "model": str(file),
+                "dims": bounds,
+                "seed": self._seed,
+                "folder": scratch,
+                "options": {"custom_ops": {runner.name: library}} if library else {},
+            }
             try:
                 answer = run_isolated(comparison_worker(runner), _TRIAL, arguments, timeout=RUN_SECONDS)
             except DeploykitError as problem:  # a crash or a hang of the reference is no reason to lose the node

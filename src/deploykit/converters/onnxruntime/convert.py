@@ -10,16 +10,16 @@ import onnxruntime as ort
 
 from deploykit import graph, io
 from deploykit.converters.bounds import bounds_of_input, fixed_by, unused_bounds
-from deploykit.converters.onnxruntime.runtime import open_session, session_options
+from deploykit.converters.onnxruntime.runtime import open_session, session_options, with_library
 from deploykit.errors import ModelError, UsageError
 from deploykit.report import note
-from deploykit.runtime import RuntimeOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from deploykit.artifact import TensorSpec
     from deploykit.report import Finding
+    from deploykit.runtime import RuntimeOptions
 
 _LEVELS = {
     "none": None,
@@ -58,10 +58,10 @@ def convert_job(
     with io.no_space_named(Path(final.name)):
         files = graph.save(loaded, final)
         if (chosen := _LEVELS[level]) is not None:
-            loaded, files = _optimise(final, files, chosen)
+            loaded, files = _optimise(final, files, chosen, with_library(options))
             findings += _ties(level, loaded)
     try:
-        open_session(final, session_options(RuntimeOptions()))
+        open_session(final, session_options(with_library(options)))
     except ModelError as problem:
         raise (_contradiction(path, fixed, problem) if fixed else problem) from problem
     inputs, outputs = graph.interface(loaded)
@@ -96,11 +96,13 @@ def _contradiction(path: Path, fixed: Mapping[str, int], problem: ModelError) ->
     )
 
 
-def _optimise(file: Path, files: Sequence[str], level: ort.GraphOptimizationLevel) -> tuple[ir.Model, tuple[str, ...]]:
+def _optimise(
+    file: Path, files: Sequence[str], level: ort.GraphOptimizationLevel, options: RuntimeOptions
+) -> tuple[ir.Model, tuple[str, ...]]:
     """Replaces the written model by the one that ONNX Runtime makes of it; its graph and its files."""
     with io.scratch_folder(file.parent) as scratch:
         optimised = Path(scratch) / file.name
-        chosen = session_options(RuntimeOptions())
+        chosen = session_options(options)
         chosen.graph_optimization_level = level
         chosen.optimized_model_filepath = str(optimised)
         # Without this the written graph would stop at protobuf's 2 GB.

@@ -16,11 +16,11 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from deploykit.artifact import TensorSpec
 from deploykit.converters.onnxruntime.profile import kernels_of
-from deploykit.errors import GateError, ModelError, UnavailableError
+from deploykit.errors import GateError, ModelError, UnavailableError, UsageError
 from deploykit.runtime import Runtime, RuntimeOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from deploykit.runtime import Feeds, Kernel, Outputs
 
@@ -58,7 +58,7 @@ def load(path: Path, options: RuntimeOptions) -> Runtime:
 
 
 def session_options(options: RuntimeOptions) -> ort.SessionOptions:
-    """ONNX Runtime's session options for ours."""
+    """ONNX Runtime's session options for ours. Raises UsageError (DK231) for a library that does not load."""
     chosen = ort.SessionOptions()
     chosen.log_severity_level = 3
     if not options.optimize:
@@ -66,7 +66,29 @@ def session_options(options: RuntimeOptions) -> ort.SessionOptions:
     if options.threads is not None:
         chosen.intra_op_num_threads = options.threads
         chosen.inter_op_num_threads = 1
+    library = options.custom_ops.get("onnxruntime")
+    if library is not None:
+        _register(chosen, library)
     return chosen
+
+
+def with_library(options: Mapping[str, Any]) -> RuntimeOptions:
+    """RuntimeOptions for a job's options, which name the target's own extension library."""
+    library = options.get("custom_ops")
+    return RuntimeOptions(custom_ops={"onnxruntime": str(library)} if library else {})
+
+
+def _register(chosen: ort.SessionOptions, library: str) -> None:
+    try:
+        chosen.register_custom_ops_library(library)
+    except _LOAD_ERRORS as problem:
+        raise UsageError(
+            f"ONNX Runtime {ort.__version__} does not load {library}: {_sentence(problem)}",
+            code="DK231",
+            file=library,
+            target="onnxruntime",
+            hint="--custom-ops takes a library for this machine that exports RegisterCustomOps",
+        ) from problem
 
 
 def open_session(path: Path, options: ort.SessionOptions, providers: Sequence[str] = (CPU,)) -> ort.InferenceSession:

@@ -14,17 +14,19 @@ import onnxruntime as ort
 from onnx import defs
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from deploykit import graph
-from deploykit.converters.onnxruntime.runtime import CPU, open_session, session_options
+from deploykit import graph, io
+from deploykit.converters.onnxruntime.runtime import CPU, open_session, session_options, with_library
 from deploykit.errors import GateError, ModelError
+from deploykit.graph.extraction import NodeModels
 from deploykit.opsupport.limits import load_limits
 from deploykit.opsupport.registry import since_version
 from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 from deploykit.report import Finding, failure, note
-from deploykit.runtime import RuntimeOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from deploykit.runtime import RuntimeOptions
 
 _OPEN_END = 2**31 - 1
 # The ways in which ONNX Runtime's errors name a node.
@@ -35,7 +37,7 @@ _NAMED = (
     re.compile(r"Node:(?P<node>\S+) "),
     re.compile(r" of node \((?P<node>[^)]*)\)"),
 )
-_REWRITE = "rewrite it with ONNX operators, or register the library that has it where you load the model"
+_REWRITE = "rewrite it with ONNX operators"
 _AGAIN = "deploykit inspect MODEL shows what is in it; simplify or export it again"
 
 
@@ -64,7 +66,8 @@ def support_job(
     """
     path = Path(model)
     loaded = graph.load(path)
-    refusal = _refusal(path)
+    asked = with_library(options)
+    refusal = _refusal(path, asked)
     if refusal is not None or graph.precision_of(loaded) == "fp16":
         loaded = graph.infer_shapes(loaded)
     original = {id(node): node.name for node in graph.all_nodes(loaded)}
@@ -79,6 +82,8 @@ def support_job(
     else:
         named = _named_node(refusal)
         verdicts = [_judge(node, loaded, refusal if named and original[id(node)] == named else None) for node in nodes]
+        if asked.custom_ops:
+            verdicts = _with_custom_ops(loaded, nodes, verdicts, asked)
         if all(verdict.runs for verdict in verdicts):
             told = "ONNX Runtime refuses the model without naming a node"
             verdicts = [unknown(told, remedy=_AGAIN)] * len(nodes)
@@ -105,13 +110,36 @@ def source_label() -> str:
     return f"ONNX Runtime {ort.__version__}, CPU provider"
 
 
-def _refusal(path: Path) -> str | None:
+def _refusal(path: Path, options: RuntimeOptions) -> str | None:
     """Why the engine does not load the model; None when it does."""
     try:
-        open_session(path, session_options(RuntimeOptions()))
+        open_session(path, session_options(options))
     except (GateError, ModelError) as problem:
         return problem.message
     return None
+
+
+def _with_custom_ops(
+    model: ir.Model, nodes: Sequence[ir.Node], verdicts: Sequence[Verdict], options: RuntimeOptions
+) -> list[Verdict]:
+    """The verdicts, but of operators that only the library may have: it lists none, so each is loaded alone."""
+    alone = NodeModels(model)
+    found = []
+    for node, verdict in zip(nodes, verdicts, strict=True):
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        unknown_here = not verdict.runs and since_version(domain, node.op_type, _OPEN_END) is None
+        found.append(_asked_alone(alone, node.name or "", verdict, options) if unknown_here else verdict)
+    return found
+
+
+def _asked_alone(models: NodeModels, name: str, verdict: Verdict, options: RuntimeOptions) -> Verdict:
+    try:
+        with io.scratch_folder() as folder:
+            path = Path(folder) / "node.onnx"
+            graph.save(models.take(name), path)
+            return supported() if _refusal(path, options) is None else verdict
+    except ModelError as problem:  # behind another custom operator, whose result has no declared type
+        return unknown(f"whether the library has it cannot be asked: {problem.message}", remedy=problem.hint or _AGAIN)
 
 
 def _named_node(message: str) -> str | None:

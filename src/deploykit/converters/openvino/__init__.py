@@ -29,5 +29,6 @@ TARGET = Target(
     runtime="deploykit.converters.openvino.runtime:load",
     inspect="deploykit.converters.openvino.inspect:describe",
     worker="openvino",
+    custom_ops="an OpenVINO extension library",
     tables={"": "openvino-2026.4.1"},
 )

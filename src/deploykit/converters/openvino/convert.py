@@ -11,6 +11,7 @@ import openvino as ov
 
 from deploykit import graph, io
 from deploykit.converters.bounds import bounds_of_input, fixed_by, unused_bounds
+from deploykit.converters.openvino.extension import core_with
 from deploykit.converters.openvino.interface import interface, remember, versioned
 from deploykit.converters.openvino.reproducible import normalise
 from deploykit.converters.openvino.support import judge
@@ -39,11 +40,12 @@ def convert_job(
     path, final = Path(model), Path(output)
     loaded = graph.load(path)
     inputs, outputs = graph.interface(loaded)
-    core = ov.Core()
+    library = options.get("custom_ops")
+    core = core_with(library)
     try:
         converted = core.read_model(path)
     except RuntimeError as problem:
-        raise _refusal(path, problem) from problem
+        raise _refusal(path, problem, library) from problem
     _expect_names(inputs, converted.inputs)
     _expect_names(outputs, converted.outputs)
     limits = [bounds_of_input(spec, dims, profiles.get(spec.name)) for spec in inputs]
@@ -71,8 +73,8 @@ def convert_job(
     }
 
 
-def _refusal(path: Path, problem: Exception) -> Exception:
-    refused = [(node, verdict) for node, verdict in judge(path)[0] if verdict.status == "unsupported"]
+def _refusal(path: Path, problem: Exception, library: str | None) -> Exception:
+    refused = [(node, verdict) for node, verdict in judge(path, library)[0] if verdict.status == "unsupported"]
     if not refused:
         return VendorError(
             f"OpenVINO {versioned()} does not read {path.name}: {' '.join(str(problem).split())[:1000]}",

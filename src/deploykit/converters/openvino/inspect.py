@@ -54,11 +54,11 @@ def describe(path: str | Path) -> dict[str, Any]:
     }
 
 
-def read(file: Path) -> ov.Model:
-    """The IR as an OpenVINO model. Raises ModelError (DK202, DK203)."""
+def read(file: Path, core: ov.Core | None = None) -> ov.Model:
+    """The IR as an OpenVINO model, by a core that knows its operators. Raises ModelError (DK202, DK203)."""
     io.existing_file(file, "OpenVINO IR")
     try:
-        return ov.Core().read_model(file)
+        return (core or ov.Core()).read_model(file)
     except RuntimeError as problem:
         weights = file.with_suffix(".bin")
         if not weights.is_file():

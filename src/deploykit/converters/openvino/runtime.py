@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import openvino as ov
 
+from deploykit.converters.openvino.extension import core_with
 from deploykit.converters.openvino.inspect import read
 from deploykit.converters.openvino.interface import interface, versioned
 from deploykit.converters.openvino.profile import kernels_of, matrix_products
@@ -47,7 +48,8 @@ class OpenVinoRuntime(Runtime):
 
     def __init__(self, path: Path, options: RuntimeOptions) -> None:
         """Compiles the model for the device; see `load` for what it raises."""
-        core = ov.Core()
+        library = options.custom_ops.get("openvino")
+        core = core_with(library)
         device = options.device.upper()
         if not any(name == device or name.startswith(f"{device}.") for name in core.available_devices):
             raise UnavailableError(
@@ -57,7 +59,7 @@ class OpenVinoRuntime(Runtime):
                 hint="leave --device away to run on the CPU",
                 target="openvino",
             )
-        self._model = read(path)
+        self._model = read(path, core)
         self._properties = properties(options, device)
         self._device = device
         self._core = core

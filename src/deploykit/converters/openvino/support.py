@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
-import openvino as ov
 from openvino.frontend import FrontEndManager
 
 from deploykit import graph
+from deploykit.converters.openvino.extension import core_with, extend
 from deploykit.converters.openvino.interface import dtype_name, versioned
 from deploykit.opsupport.limits import load_limits
 from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
@@ -20,6 +20,8 @@ from deploykit.report import failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    import openvino as ov
 
     from deploykit.artifact import TensorSpec
 
@@ -58,7 +60,7 @@ def support_job(
     profiles: Mapping[str, Any],
 ) -> dict[str, Any]:
     """A verdict for every node, subgraph bodies included; OpenVINO runs a model whole or not at all."""
-    verdicts, whole = judge(Path(model))
+    verdicts, whole = judge(Path(model), options.get("custom_ops"))
     refused = whole is not None or any(verdict.status == "unsupported" for _, verdict in verdicts)
     return {
         "source": front_end_label(),
@@ -82,13 +84,16 @@ def front_end_label() -> str:
     return f"OpenVINO {versioned()} front-end"
 
 
-def judge(path: Path) -> tuple[list[tuple[ir.Node, Verdict]], str | None]:
-    """Verdicts in the order of the nodes, unnamed ones named, and the refusal of the whole model that names none."""
+def judge(path: Path, library: str | None = None) -> tuple[list[tuple[ir.Node, Verdict]], str | None]:
+    """Verdicts in the order of the nodes, unnamed ones named, and the refusal of the whole model that names none.
+
+    library: of extensions. Raises UsageError (DK231) when it does not load.
+    """
     loaded = graph.load(path)
     original = {id(node): node.name for node in graph.all_nodes(loaded)}
     graph.name_nodes(loaded)
-    core = ov.Core()
-    converted, problems = front_end_problems(path, core)
+    core = core_with(library)
+    converted, problems = front_end_problems(path, core, library)
     reasons: dict[int, Verdict] = {}
     nodes = list(graph.all_nodes(loaded))
     for node in nodes:
@@ -130,7 +135,7 @@ def changed_interface(converted: ov.Model, inputs: Sequence[TensorSpec], outputs
     return None
 
 
-def front_end_problems(path: Path, core: ov.Core) -> tuple[ov.Model | None, list[Problem]]:
+def front_end_problems(path: Path, core: ov.Core, library: str | None = None) -> tuple[ov.Model | None, list[Problem]]:
     """Every node that the front-end does not convert, or every operation that the CPU plugin does not take.
 
     The model comes first, as far as it could be read.
@@ -138,7 +143,7 @@ def front_end_problems(path: Path, core: ov.Core) -> tuple[ov.Model | None, list
     try:
         converted = core.read_model(path)
     except RuntimeError as problem:
-        return None, _refusals(path, str(problem)) or [Problem(frozenset(), _sentence(str(problem)))]
+        return None, _refusals(path, str(problem), library) or [Problem(frozenset(), _sentence(str(problem)))]
     try:
         taken = core.query_model(converted, "CPU")
     except RuntimeError as problem:
@@ -162,13 +167,14 @@ def _too_large(model: ov.Model) -> str:
     return f"OpenVINO finds no memory for the model: {told}"
 
 
-def _refusals(path: Path, log: str) -> list[Problem]:
+def _refusals(path: Path, log: str, library: str | None) -> list[Problem]:
     """The front-end's log names operators and at most one node of each; the partly converted model has them all."""
     by_op = {entry["op"].rpartition(".")[2]: _sentence(entry["text"]) for entry in _LOG_ENTRY.finditer(log)}
     named = [
         Problem(frozenset({entry["node"]}), by_op.get(entry["op"], _sentence(log))) for entry in _LOG_NODE.finditer(log)
     ]
     front_end = FrontEndManager().load_by_framework("onnx")
+    extend(front_end, library)
     try:
         # Framework nodes read the front-end's model when asked: without this name it is freed, and they crash.
         read = front_end.load(str(path))

@@ -12,7 +12,7 @@ from deploykit import graph
 from deploykit.converters.profiles import Profile, describe, resolve_profiles
 from deploykit.converters.tensorrt_rtx.network import allow_decomposition, interface_changes
 from deploykit.converters.tensorrt_rtx.options import compute_capabilities, flag
-from deploykit.converters.tensorrt_rtx.parser import NAME, VendorLog, node_in, parse_problems
+from deploykit.converters.tensorrt_rtx.parser import NAME, VendorLog, load_plugins, node_in, parse_problems
 from deploykit.converters.tensorrt_rtx.plan import read_plan
 from deploykit.errors import UsageError, VendorError
 from deploykit.lazy import versions_of
@@ -46,6 +46,7 @@ def convert_job(
     inputs, outputs = graph.interface(graph.load(Path(model)))
     capabilities = compute_capabilities(options, trt.ComputeCapability.__members__)
     tf32 = flag(options, "tf32")
+    load_plugins(options.get("custom_ops"))
     shapes, findings = resolve_profiles(inputs, dims, profiles, target=NAME)
     result: dict[str, Any] = {
         "inputs": [spec.as_dict() for spec in inputs],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorrt_rtx as trt
 
+from deploykit.errors import UsageError
 from deploykit.report import Finding, failure, note
 
 if TYPE_CHECKING:
@@ -130,6 +131,31 @@ def check_model(path: Path) -> tuple[list[ParseProblem], list[tuple[bool, list[i
         for index in range(parser.num_subgraphs)
     ]
     return problems, subgraphs
+
+
+def load_plugins(library: str | None) -> None:
+    """Registers the plugins of a library for the rest of the process. Raises UsageError (DK231)."""
+    if library is None or library in _loaded:
+        return
+    log = VendorLog()
+    registry = trt.Builder(log).get_plugin_registry()
+    known = {creator.name for creator in registry.all_creators}
+    handle = registry.load_library(library)
+    added = {creator.name for creator in registry.all_creators} - known
+    if handle is None or not added:
+        told = next(iter(log.errors()), "it registers no plugin")
+        raise UsageError(
+            f"TensorRT-RTX does not load {library}: {told}",
+            code="DK231",
+            file=library,
+            target=NAME,
+            hint="--custom-ops takes a plugin library built for this TensorRT-RTX, which exports getCreators",
+        )
+    _loaded[library] = handle
+
+
+# Kept: a plugin registry unloads a library with its last handle.
+_loaded: dict[str, Any] = {}
 
 
 def node_in(text: str) -> str | None:

@@ -12,7 +12,7 @@ from deploykit import graph
 from deploykit.converters.profiles import Profile, resolve_profiles
 from deploykit.converters.tensorrt_rtx.network import interface_changes, shape_inputs
 from deploykit.converters.tensorrt_rtx.options import compute_capabilities, flag
-from deploykit.converters.tensorrt_rtx.parser import NAME, ParseProblem, check_model, parsed, source_label
+from deploykit.converters.tensorrt_rtx.parser import NAME, ParseProblem, check_model, load_plugins, parsed, source_label
 from deploykit.opsupport.limits import load_limits
 from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 from deploykit.report import Finding, failure
@@ -49,6 +49,7 @@ def support_job(
     """
     compute_capabilities(options, trt.ComputeCapability.__members__)
     flag(options, "tf32")
+    load_plugins(options.get("custom_ops"))
     path = Path(model)
     loaded = graph.load(path)
     _, findings = resolve_profiles(graph.interface(loaded)[0], dims, profiles, target=NAME)
