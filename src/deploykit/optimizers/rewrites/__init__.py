@@ -38,6 +38,7 @@ ROWS: tuple[tuple[str, str], ...] = (
     ("qlinear_to_qdq", "QLinearToQdq"),
     ("weight_only", "WeightOnly"),
     ("symmetric_qdq", "SymmetricQdq"),
+    ("symmetric_qlinear", "SymmetricQLinear"),
     ("double_to_float", "DoubleToFloat"),
     ("convert_opset", "OlderOpsetByTwo"),
     ("convert_opset", "OlderOpsetByThree"),

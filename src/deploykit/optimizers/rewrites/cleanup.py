@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from deploykit import graph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import onnx_ir as ir
+
+    from deploykit.optimizers.rewriting import Change
 
 
 def remove_unused(values: Iterable[ir.Value | None]) -> tuple[str, ...]:
@@ -39,7 +42,15 @@ def _drop_initializer(value: ir.Value) -> None:
         del owner.initializers[str(value.name)]
 
 
-def live(nodes: Iterable[ir.Node], model: ir.Model) -> list[ir.Node]:
-    """Those nodes that are still part of the model."""
-    there = {id(node) for node in graph.all_nodes(model)}
-    return [node for node in nodes if id(node) in there]
+def settled(changes: Sequence[Change], model: ir.Model) -> list[Change]:
+    """Changes of one step without the nodes that came with one of them and went with another."""
+    left = {node.name for node in graph.all_nodes(model)}
+    came = {name for change in changes for name in change.added}
+    return [
+        dataclasses.replace(
+            change,
+            removed=tuple(name for name in change.removed if name not in came),
+            added=tuple(name for name in change.added if name in left),
+        )
+        for change in changes
+    ]

@@ -30,8 +30,8 @@ class DoubleToFloat(Rewrite):
     title: ClassVar[str] = "computes in float32 what was float64"
 
     def applies(self, node: ir.Node, model: ir.Model) -> bool:
-        """Whether the node has to do with float64, and the whole model can do without."""
-        return _has_double(node) and _is_possible(model)
+        """Whether the node has to do with float64; `apply` looks at the whole model."""
+        return _has_double(node) and node.domain in _known_domains(model)
 
     def apply(self, model: ir.Model, nodes: Sequence[ir.Node]) -> list[Change]:
         """Converts the model; one Change, since it is one step."""
@@ -89,8 +89,12 @@ def _is_double(attribute: ir.Attr) -> bool:
     return attribute.name in _TYPE_ATTRIBUTES and attribute.value == int(ir.DataType.DOUBLE)
 
 
+def _known_domains(model: ir.Model) -> set[str]:
+    return {*_KNOWN_DOMAINS, *(function.domain for function in model.functions.values())}
+
+
 def _is_possible(model: ir.Model) -> bool:
-    known = {*_KNOWN_DOMAINS, *(function.domain for function in model.functions.values())}
+    known = _known_domains(model)
     for value in (*model.graph.inputs, *model.graph.outputs):
         if value.dtype == ir.DataType.DOUBLE and not isinstance(value.type, ir.TensorType):
             return False

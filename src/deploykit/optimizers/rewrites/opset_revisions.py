@@ -14,11 +14,18 @@ if TYPE_CHECKING:
 STANDARD = ("", "ai.onnx")
 
 
-@functools.cache
 def revisions(op: str) -> tuple[int, ...]:
     """The opsets that revised an operator of ONNX's own domain, ascending; none for an operator it does not know."""
-    history = onnx.defs.get_all_schemas_with_history()
-    return tuple(sorted(s.since_version for s in history if s.name == op and s.domain == ""))
+    return _history().get(op, ())
+
+
+@functools.cache
+def _history() -> dict[str, tuple[int, ...]]:
+    found: dict[str, set[int]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if not schema.domain:
+            found.setdefault(schema.name, set()).add(schema.since_version)
+    return {op: tuple(sorted(since)) for op, since in found.items()}
 
 
 def revision(op: str, opset: int) -> int | None:

@@ -56,9 +56,11 @@ def quantized(
     emitter: Emitter, value: ir.Value, scale: ir.Value | None, zero: ir.Value | None, dtype: ir.DataType | None
 ) -> list[ir.Value] | None:
     """QuantizeLinear with one scale. dtype: of the result, which a zero point that is left out does not say."""
-    if scale is None or rank_of(scale) not in (0, 1) or dtype is None:
+    if scale is None or rank_of(scale) not in (0, 1):
         return None
     if zero is None:
+        if dtype is None:
+            return None
         zero = emitter.const(np.zeros(() if rank_of(scale) == 0 else (1,)), dtype)
     return [emitter.op("QuantizeLinear", value, scale, zero)]
 

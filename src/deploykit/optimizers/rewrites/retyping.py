@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from deploykit import graph
-from deploykit.optimizers.rewrites.cleanup import remove_unused
+from deploykit.optimizers.rewrites.cleanup import remove_unused, settled
 from deploykit.optimizers.rewrites.decomposition import in_function
 from deploykit.optimizers.rewrites.emitting import Names, known_array
 from deploykit.optimizers.rewriting import Change, Rewrite
@@ -141,7 +141,7 @@ class Retyping(Rewrite):
             if variables:
                 changes.append(self._change(node, variables, names, came))
                 came.update(changes[-1].added)
-        return _settled(changes, model)
+        return settled(changes, model)
 
     def _variables(self, node: ir.Node, model: ir.Model) -> list[TypeVariable]:
         opset = node.version or graph.opset(model)
@@ -231,20 +231,6 @@ class Retyping(Rewrite):
         cast.metadata_props.update(node.metadata_props)
         cast.outputs[0].type, cast.outputs[0].shape = ir.TensorType(to), value.shape
         return cast
-
-
-def _settled(changes: Sequence[Change], model: ir.Model) -> list[Change]:
-    """Without the Casts that came for one node and went with the next."""
-    left = {node.name for node in graph.all_nodes(model)}
-    came = {name for change in changes for name in change.added}
-    return [
-        dataclasses.replace(
-            change,
-            removed=tuple(name for name in change.removed if name not in came),
-            added=tuple(name for name in change.added if name in left),
-        )
-        for change in changes
-    ]
 
 
 def type_name(dtype: ir.DataType) -> str:

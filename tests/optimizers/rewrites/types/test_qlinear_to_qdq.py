@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from deploykit import graph
 from deploykit.optimizers.rewrites.qlinear_to_qdq import QLinearToQdq
+from deploykit.optimizers.rewrites.quantized_groups import grid_of
+from deploykit.optimizers.rewrites.symmetric_qlinear import SymmetricQLinear
+from deploykit.parity import TOLERANCES
 
 CONSTANTS = (
     """float xs = {0.05}, uint8 xz = {120}, float ws = {0.02}, int8 wz = {3}, float ys = {0.07}, uint8 yz = {99}"""
@@ -131,3 +135,24 @@ def test_what_is_quantized_at_run_time_stays(rewritten, random):
         {"x": random.normal(size=(2, 4)).astype(np.float32)},
     )
     assert result.changes == []
+
+
+def test_a_chain_of_asymmetric_integers_goes_in_one_step(rewritten, random):
+    """The integers between QuantizeLinear, a QLinear operator, MaxPool and the next one change together."""
+    x = {"x": random.uniform(-2, 1, size=(3, 2, 6, 6)).astype(np.float32)}
+    result = rewritten(
+        SymmetricQLinear(),
+        """agraph (float[N,2,6,6] x) => (float[N,2,2,2] y)
+        <int8[2,2,1,1] w = {50,-20,30,100}, float xs = {0.0118}, int8 xz = {42}, float[2] ws = {0.01, 0.02},
+         int8[2] wz = {0, 0}, float ys = {0.03}, int8 yz = {-7}, int32[2] b = {900, -1100}>
+        { q = QuantizeLinear(x, xs, xz)
+          a = QLinearConv(q, xs, xz, w, ws, wz, ys, yz, b)
+          m = MaxPool<kernel_shape=[3,3], strides=[3,3]>(a)
+          c = QLinearConv(m, ys, yz, w, ws, wz, ys, yz)
+          y = DequantizeLinear(c, ys, yz) }""",
+        x,
+    )
+    grids = [grid_of(node) for node in graph.all_nodes(result.model) if node.op_type.endswith("antizeLinear")]
+    assert all(grid.is_symmetric for grid in grids)
+    difference = result.found[0][0] - result.expected[0][0]
+    assert 10 * np.log10((result.expected[0][0] ** 2).sum() / (difference**2).sum()) >= TOLERANCES["int8"].min_sqnr_db
