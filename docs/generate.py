@@ -1,4 +1,4 @@
-"""Writes what is generated in docs/: error codes, tolerances, the schema of deploykit.yaml, the Core ML operator table.
+"""Writes what is generated in docs/: error codes, tolerances, the schema of deploykit.yaml, operators, rewrites.
 
 python docs/generate.py          # write
 python docs/generate.py --check  # fail when a file is out of date
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from deploykit.explanations import load
+from deploykit.optimizers.rewrites import all_rewrites
 from deploykit.parity import TOLERANCES
 from deploykit.pipeline.config import json_schema
 
@@ -129,12 +130,26 @@ def coreml() -> str:
     return COREML + "\n".join(lines) + "\n"
 
 
+def rewrites() -> str:
+    lines = [
+        "# Rewrites of `check --fix`",
+        "",
+        "In the order in which they are tried; [how they are chosen and proven](fixing.md).",
+        "",
+        "| rewrite | what it does |",
+        "|---|---|",
+    ]
+    lines += [f"| `{rewrite.name}` | {rewrite.title} |" for rewrite in all_rewrites()]
+    return "\n".join(lines) + "\n"
+
+
 FILES = {
     "coreml.md": coreml,
     "errors.md": errors,
     "tolerances.md": tolerances,
     "deploykit.schema.json": schema,
     "coreml-ops.md": coreml_ops,
+    "rewrites.md": rewrites,
 }
 
 

@@ -67,7 +67,10 @@ def _computable(node: ir.Node) -> list[tuple[int, list[ir.Node]]]:
         limit = max(_LARGEST, _elements(ancestors))
         made = [output for before in ancestors for output in before.outputs]
         small = all(v.shape is not None and v.shape.is_static() and math.prod(v.shape.numpy()) <= limit for v in made)
-        if small and all(before.domain in ("", "ai.onnx") for before in ancestors):
+        read = [given for before in ancestors for given in before.inputs if given is not None]
+        # A default of an input is what it is until a caller gives another.
+        fixed = not any(given.is_graph_input() for given in read)
+        if small and fixed and all(before.domain in ("", "ai.onnx") for before in ancestors):
             found.append((index, ancestors))
     return found
 
