@@ -107,3 +107,30 @@ def test_facts_of_real_models_agree_with_the_graph(shared_model):
     nodes = list(graph.all_nodes(model))
     assert [node.op_type for node in nodes] == [node.op for node in facts]
     assert all(node.since is not None for node in facts)
+
+
+def test_what_follows_from_shapes_is_constant_once_they_are_fixed(nodes_of):
+    facts = nodes_of(
+        """(float[n,3] x, int64[2] given) => (y, z) <int64[1] at = {0}, int64[1] three = {3}>
+        { s = Shape (x) g = Gather (s, at) shape = Concat <axis = 0> (g, three)
+          y = Reshape (x, shape) z = Reshape (x, given) }"""
+    )
+    by_output = {node.outputs[0].name: node.inputs[1] for node in facts}
+    assert (by_output["y"].foldable, by_output["y"].sized) == (False, True)
+    assert (by_output["z"].foldable, by_output["z"].sized) == (False, False)
+
+
+def test_what_a_custom_operator_gives_is_not_foldable(nodes_of):
+    facts = nodes_of("(float[1] x) => (y) <float[1] c = {1}> { a = my.Op (c) y = Add (x, a) }", imports=', "my": 1')
+    assert not facts[1].inputs[1].foldable
+
+
+def test_a_reshape_to_computed_sizes_has_the_rank_of_their_number_and_so_has_what_follows(nodes_of):
+    facts = nodes_of(
+        """(float[n,m] x) => (r) <int64[1] at = {0}>
+        { i = NonZero (x) a = Shape (i) g = Gather (a, at) sizes = Concat <axis = 0> (g, g, g)
+          t = Reshape (x, sizes) y = Relu (t) b = Shape (y) z = Reshape (y, b) r = Relu (z) }"""
+    )
+    ranks = {node.outputs[0].name: node.outputs[0].rank for node in facts}
+    assert (ranks["t"], ranks["y"], ranks["z"], ranks["r"]) == (3, 3, 3, 3)
+    assert facts[-1].outputs[0].shape == (None, None, None)
