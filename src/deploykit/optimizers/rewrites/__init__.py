@@ -49,6 +49,7 @@ ROWS: tuple[tuple[str, str], ...] = (
     ("type_changes", "SmallIntegersAsFloat"),
     ("type_changes", "Int32AsInt64"),
     ("type_changes", "IntegersAsFloat"),
+    ("quantization_arithmetic", "QuantizationArithmetic"),
     ("interface_types", "FloatInterface"),
 )
 

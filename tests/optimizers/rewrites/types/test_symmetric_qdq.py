@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from deploykit import graph
+from deploykit.optimizers.rewrites.quantized_groups import grid_of
 from deploykit.optimizers.rewrites.symmetric_qdq import SymmetricQdq
 from deploykit.parity import TOLERANCES
 
@@ -184,3 +185,18 @@ def test_digits_keeps_its_accuracy_and_tensorrt_takes_it(rewritten, asymmetric_d
         rows[file] = {row["verdict"] for row in answer["nodes"]}
     assert "unsupported" in rows[asymmetric_digits]
     assert rows[path] == {"supported"}
+
+
+def test_softmax_between_products_that_onnxruntime_quantized(rewritten, shared, deploykit_cli, tmp_path):
+    """Case softmax_symmetric_trt: a uint8 Softmax; what TensorRT wants is int8 with every zero point 0."""
+    case, out = shared / "cases" / "softmax_symmetric_trt.onnx", tmp_path / "uint8.onnx"
+    calib = shared / "cases" / "softmax_symmetric_trt.in0.npz"
+    done = deploykit_cli("quantize", case, "--precision", "int8", "--calib", calib, "-o", out)
+    assert done.code == 0, done.stderr
+    feeds = dict(np.load(calib))
+    result = rewritten(SymmetricQdq(), onnx.load(out), feeds)
+    grids = [grid_of(node) for node in graph.all_nodes(result.model) if node.op_type == "QuantizeLinear"]
+    assert grids
+    assert all(grid.is_symmetric for grid in grids)
+    expected = np.load(shared / "cases" / "softmax_symmetric_trt.out0.npz")
+    assert sqnr(next(iter(expected.values())), result.found[0][0]) >= TOLERANCES["int8"].min_sqnr_db
