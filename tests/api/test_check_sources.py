@@ -63,6 +63,13 @@ def test_provider_leaves_what_it_lacks_and_runs_the_rest_in_pieces(model):
     assert report.exit_code == ExitCode.GATE_FAILED
 
 
+def test_model_of_parts_that_nothing_joins_runs_whole(model):
+    text = HEADER + "g (float[2] x, float[2] z) => (float[2] y, float[2] w) { y = Relu (x) w = Abs (z) }"
+    targets = ["onnxruntime", "onnxruntime@cuda", "openvino", "coreml", "tensorrt"]
+    report = deploykit.check(model(text), targets=targets)
+    assert [(row["verdict"], row["partitions"]) for row in report.metrics["targets"]] == [("runs whole", 1)] * 5
+
+
 def test_what_neither_engine_takes_stops_the_model(model):
     report = deploykit.check(model(NOWHERE), targets=["onnxruntime@nnapi", "onnxruntime-web@webgpu"])
     assert [row["verdict"] for row in report.metrics["targets"]] == ["does not run", "does not run"]

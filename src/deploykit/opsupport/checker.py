@@ -237,8 +237,10 @@ def _summary(
         said if not isinstance(said, Answer) else None,
         leaves_to,
     )
-    if summary.runs and (summary.partitions is None or leaves_to):
-        pieces = subject.wiring.partitions([node.node for node in nodes if node.verdict.runs], subject.constants)
+    if summary.runs and summary.partitions is None:
+        # What is taken as a whole is one piece, also where nothing joins its parts.
+        own = [node.node for node in nodes if node.verdict.runs]
+        pieces = subject.wiring.partitions(own, subject.constants) if summary.left else 1
         summary = dataclasses.replace(summary, partitions=pieces)
     return summary
 
