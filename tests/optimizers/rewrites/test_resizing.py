@@ -119,5 +119,9 @@ def test_what_is_not_known_is_declined(never_applies):
     never_applies(ResizeForm(), text)
     never_applies(DecomposeResize(), text)
     never_applies(DecomposeResize(), model('mode = "linear"', [1.0, 1.0, 2.0, 2.0], shape="N, 3, H, W"))
+    computed = model('mode = "linear"', [1.0, 1.0, 0.6, 0.6], out="2, 3, 3, 3").replace("float[4] s =", "float[4] t =")
+    computed = computed.replace("{ y =", "{ u = Abs (x) m = ReduceMax <keepdims = 0> (u) s = Mul (m, t) y =")
+    never_applies(ResizeForm(), computed)
+    never_applies(DecomposeResize(), computed)
     plain = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
     never_applies(ResizeForm(), model(plain, [1.0, 1.0, 2.0, 2.0]))

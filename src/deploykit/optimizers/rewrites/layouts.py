@@ -34,13 +34,15 @@ def depth_to_space(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 
 
 def space_to_depth(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
-    """Moves x [N, C, H, W] to [N, C * b^2, H / b, W / b] (spec, SpaceToDepth-13)."""
+    """Moves x [N, C, H, W] to [N, C * b^2, H / b, W / b] (spec, SpaceToDepth-28)."""
     x, block = node.inputs[0], integer(node, "blocksize", 0)
     if x is None or rank_of(x) != 4 or block < 1:
         return None
     batch, depth, side = dim(x, 0), dim(x, 1), Product((), block)
     height, width = dim(x, 2, over=block), dim(x, 3, over=block)
-    moved = permute(op, x, [batch, depth, height, side, width, side], [0, 3, 5, 1, 2, 4])
+    blocks_first = node.attributes.get_string("mode", "DCR") == "DCR"
+    order = [0, 3, 5, 1, 2, 4] if blocks_first else [0, 1, 3, 5, 2, 4]
+    moved = permute(op, x, [batch, depth, height, side, width, side], order)
     return [reshape_to(op, moved, [batch, dim(x, 1, block * block), height, width])]
 
 

@@ -51,6 +51,9 @@ def _axes(op: Emitter, node: ir.Node) -> list[_Axis] | None:
         return _kept_aspect(node, x, rank)
     listed = [axis % rank for axis in node.attributes.get_ints("axes", range(rank))]
     scales, sizes = (known_array(node.inputs[at]) if at < len(node.inputs) else None for at in (2, 3))
+    # A scale that is computed is not the ratio of the sizes: the result is rounded down.
+    if scales is None and len(node.inputs) > 2 and node.inputs[2] is not None:
+        return None
     found = []
     for at, axis in enumerate(listed):
         size = size_of(x, axis)

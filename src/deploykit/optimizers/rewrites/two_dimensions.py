@@ -69,7 +69,7 @@ def pool(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 def batch_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """Of [N, C] and [N, C, W] as [N, C, 1, W], at inference."""
     x, rank = node.inputs[0], rank_of(node.inputs[0])
-    if x is None or rank not in (2, 3) or len(node.outputs) > 1 or node.attributes.get_int("training_mode", 0):
+    if x is None or rank not in (2, 3) or len(node.outputs) > 1 or node.attributes.get_int("training_mode", False):
         return None
     added = [2, 3] if rank == 2 else [2]
     kept = {name: attribute.value for name, attribute in node.attributes.items()}
@@ -89,7 +89,7 @@ def resize(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     scales, sizes = (array if array is not None and array.size == 3 else None for array in given)
     none = None if op.opset >= 13 else op.const(np.zeros(0, np.float32))
     if scales is not None:
-        more = [op.const(np.insert(scales, 2, 1.0).astype(np.float32))]
+        more: list[ir.Value | None] = [op.const(np.insert(scales, 2, 1.0).astype(np.float32))]
     elif sizes is not None:
         more = [none, op.ints([int(size) for size in np.insert(sizes, 2, 1)])]
     else:
