@@ -173,8 +173,13 @@ def test_engine_that_crashes_is_a_vendor_failure_where_it_is_the_only_one(model,
 def test_all_with_a_release_of_its_own_name_asks_both(model):
     report = deploykit.check(model(NOWHERE), targets=["all", "tensorrt@8.5"])
     versions = [row["version"] for row in report.metrics["targets"] if row["name"] == "tensorrt"]
-    assert versions == ["11.1", "8.5"]
+    assert versions == ["8.5", "11.1"]
     assert report.exit_code == ExitCode.GATE_FAILED
+
+
+def test_target_named_twice_is_asked_about_once(model):
+    report = deploykit.check(model(PLAIN), targets=["onnxruntime@cpu", "onnxruntime", "openvino", "openvino"])
+    assert [row["name"] for row in report.metrics["targets"]] == ["onnxruntime", "openvino"]
 
 
 def test_every_other_engine_of_a_target_leaves_nodes_or_stands_alone():

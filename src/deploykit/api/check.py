@@ -75,7 +75,7 @@ def check(
         saving.check_folder(Path(save_nodes), force=force)
     everything = ALL in targets
     named = [name for name in dict.fromkeys(targets) if name != ALL]
-    names = list(dict.fromkeys([*(_everything() if everything else ()), *named]))
+    names = _distinct([*named, *(_everything() if everything else ())])
     if not names:
         raise UsageError("no target is named", hint=f"--target {','.join(target_names())}, or --target {ALL}")
     for name in names:
@@ -137,6 +137,15 @@ def _everything() -> Iterator[str]:
         for version in target.versions[1:]:
             if not target.numbered and not target.asks_engine(version):
                 yield f"{target.name}@{version}"
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Each target and version once: `onnxruntime` is `onnxruntime@cpu`."""
+    seen: dict[tuple[str, str | None], str] = {}
+    for name in names:
+        target, version = parse_target(name)
+        seen.setdefault((target.name, version), name)
+    return list(seen.values())
 
 
 def labels(summaries: Sequence[TargetSummary]) -> list[str]:
