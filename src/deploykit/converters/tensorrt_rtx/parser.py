@@ -138,9 +138,12 @@ def load_plugins(library: str | None) -> None:
     if library is None or library in _loaded:
         return
     log = VendorLog()
-    registry = trt.Builder(log).get_plugin_registry()
+    builder = trt.Builder(log)  # its log is the one that the registry writes to
+    # The registry of the process: what a builder's own one knows, no other builder's parser finds.
+    registry = trt.get_plugin_registry()
     known = {creator.name for creator in registry.all_creators}
     handle = registry.load_library(library)
+    del builder
     added = {creator.name for creator in registry.all_creators} - known
     if handle is None or not added:
         told = next(iter(log.errors()), "it registers no plugin")
