@@ -127,6 +127,11 @@ class Retyping(Rewrite):
         del source, mid, ours
         return False
 
+    def keeps_numbers(self, node: ir.Node) -> bool:
+        """Whether the results in the target type are the very numbers, so that a Cast can read them there."""
+        del node
+        return False
+
     def applies(self, node: ir.Node, model: ir.Model) -> bool:
         """Whether one of the node's type variables can change."""
         return node.graph is not None and bool(self._variables(node, model)) and not in_function(node, model)
@@ -212,7 +217,13 @@ class Retyping(Rewrite):
         owner = node.graph
         assert owner is not None  # asked before
         assert value.dtype is not None  # it is the variable's
-        name, readers = value.name, list(value.uses())
+        readers = [
+            (reader, at) for reader, at in value.uses() if not (_casts_number(reader) and self.keeps_numbers(node))
+        ]
+        if not readers and not value.is_graph_output():
+            value.dtype = self.target
+            return
+        name = value.name
         cast = self._cast(node, value, value.dtype, names)
         outer = cast.outputs[0]
         value.name = names.value(f"{name}/{type_name(self.target)}")
@@ -231,6 +242,18 @@ class Retyping(Rewrite):
         cast.metadata_props.update(node.metadata_props)
         cast.outputs[0].type, cast.outputs[0].shape = ir.TensorType(to), value.shape
         return cast
+
+
+def _casts_number(node: ir.Node) -> bool:
+    """A Cast that gives the same whichever type the number comes in: text shows it."""
+    to = node.attributes.get("to")
+    return (
+        node.op_type == "Cast"
+        and node.domain in ("", "ai.onnx")
+        and to is not None
+        and not to.is_ref()
+        and to.as_int() != ir.DataType.STRING
+    )
 
 
 def type_name(dtype: ir.DataType) -> str:

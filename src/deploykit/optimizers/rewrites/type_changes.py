@@ -96,6 +96,11 @@ class NarrowInt64(Retyping):
         del source, ours
         return mid == ir.DataType.INT64
 
+    def keeps_numbers(self, node: ir.Node) -> bool:
+        """Always: they fit."""
+        del node
+        return True
+
     def finish(self, node: ir.Node, variables: Sequence[TypeVariable]) -> None:
         """ConstantOfShape has its value, and with it its type, in an attribute."""
         del variables
@@ -117,6 +122,10 @@ class SmallIntegersAsInt32(Retyping):
         if variable.outputs:
             return node.op_type in _PICKS | _WRAPS and not _adds_up(node)
         return bool(variable.inputs) and node.op_type in _PICKS | _COMPARES
+
+    def keeps_numbers(self, node: ir.Node) -> bool:
+        """Unless more bits have to be cut off."""
+        return node.op_type not in _WRAPS
 
 
 class SmallIntegersAsFloat(SmallIntegersAsInt32):
@@ -147,6 +156,11 @@ class IntegersAsFloat(Retyping):
             return False
         values = [*(node.inputs[at] for at in variable.inputs), *(node.outputs[at] for at in variable.outputs)]
         return all(fits(value, self.target) for value in values)
+
+    def keeps_numbers(self, node: ir.Node) -> bool:
+        """Always: float32 has them all."""
+        del node
+        return True
 
     def skips(self, source: ir.Value, mid: ir.DataType, *, ours: bool) -> bool:
         """Whole numbers as integers and back."""

@@ -208,3 +208,19 @@ def test_halves_in_float(rewritten, random, opset):
     assert result.ops == ["Cast", "Cast", "Cast", "Mul", "Softmax", "Cast"]
     np.testing.assert_allclose(result.found[0][0], result.expected[0][0], rtol=1e-2, atol=2e-3)
     assert {change.bound for change in result.changes} == {"fp16"}
+
+
+def test_a_cast_reads_the_number_itself(rewritten):
+    """No detour through the small type, which a target may refuse in a Cast as well."""
+    result = rewritten(
+        SmallIntegersAsInt32(),
+        """agraph (uint8[3] x) => (float[3] y, float[3] z) <uint8[1] three = {3}>
+        { a = Max(x, three)
+          y = Cast<to=1>(a)
+          b = Add(x, three)
+          z = Cast<to=1>(b) }""",
+        {"x": np.array([0, 254, 7], np.uint8)},
+    )
+    same(result)
+    # The sum wraps around, so that its Cast has to cut it off first.
+    assert [node.op_type for node in graph.all_nodes(result.model)].count("Cast") == 5
