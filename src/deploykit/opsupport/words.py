@@ -29,7 +29,7 @@ def words_only(condition: Mapping[str, Any], node: NodeFacts) -> Outcome:
     reading = READINGS.get((node.op, subject, rule))
     told = None if reading is None else reading(node)
     if isinstance(told, str):
-        return broken(f"{told}; what is taken of {subject}: {rule}", f"{FIX}, or change it where the model is made")
+        return broken(f"{told} ({subject}: {rule})", f"{FIX}, or change it where the model is made")
     return HOLDS if told else _in_words(condition)
 
 
