@@ -69,3 +69,10 @@ def test_other_opsets_compute_by_their_own_rules(unchanged_values):
         <float[1,3,1] w = {1, 2, 3}> { s = Squeeze <axes = [0, 2]> (w) y = Mul (x, s) }"""
     feeds = {"x": np.float32([[1, 2, 3], [4, 5, 6]])}
     assert unchanged_values(ConstantInputs(), text, feeds=feeds, ops=["Mul"]) == ["Mul"]
+
+
+def test_quantized_weights_stay_quantized(never_applies):
+    text = f"""{HEADER} agraph (float[N,2,4,4] x) => (float[N,3,4,4] y)
+        <int8[3,2,1,1] w = {{1, 2, 3, 4, 5, 6}}, float[1] s = {{0.5}}>
+        {{ d = DequantizeLinear (w, s) y = Conv (x, d) }}"""
+    never_applies(ConstantInputs(), text)

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 # Elements that an input may have once it is computed, unless it replaces as many: the file must not grow by it.
 _LARGEST = 65_536
+# What more nodes compute is hardly a constant: this many are looked through for each input.
+_MOST_NODES = 100
+_KEPT = frozenset(
+    {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Dropout", "Bernoulli", "Multinomial"}
+    | {"RandomNormalLike", "RandomUniformLike"}
+)
 
 
 class ConstantInputs(Rewrite):
@@ -56,42 +62,54 @@ def _in_function(node: ir.Node, model: ir.Model) -> bool:
 
 def _computable(node: ir.Node) -> list[tuple[int, list[ir.Node]]]:
     """Each input that follows from constants and stays small, with the nodes that compute it, first things first."""
-    from deploykit.opsupport.facts import Seen, tensor_facts
-
     found = []
-    seen: Seen = {}
     for index, value in enumerate(node.inputs):
-        if value is None or constant_of(value) is not None or not tensor_facts(value, seen).foldable:
+        ancestors = [] if value is None or _is_stored(value) else _ancestors(value)
+        if not ancestors:
             continue
-        ancestors = _ancestors(value)
         limit = max(_LARGEST, _elements(ancestors))
         made = [output for before in ancestors for output in before.outputs]
-        small = all(v.shape is not None and v.shape.is_static() and math.prod(v.shape.numpy()) <= limit for v in made)
-        read = [given for before in ancestors for given in before.inputs if given is not None]
-        # A default of an input is what it is until a caller gives another.
-        fixed = not any(given.is_graph_input() for given in read)
-        if small and fixed and all(before.domain in ("", "ai.onnx") for before in ancestors):
+        if all(v.shape is not None and v.shape.is_static() and math.prod(v.shape.numpy()) <= limit for v in made):
             found.append((index, ancestors))
     return found
 
 
 def _ancestors(value: ir.Value) -> list[ir.Node]:
-    """The nodes that compute a value, each after those that it reads; Constants are values, not nodes, here."""
+    """The nodes that compute a value from constants, each after those that it reads; none where it does not follow.
+
+    Constants are values here, not nodes. A default of an input is what it is until a caller gives another.
+    """
     ordered: dict[int, ir.Node] = {}
     pending = [value.producer()]
     while pending:
         node = pending[-1]
-        if node is None or id(node) in ordered or node.op_type == "Constant":
+        if node is None or len(pending) + len(ordered) > _MOST_NODES or not _is_computable(node):
+            return []
+        if id(node) in ordered:
             pending.pop()
             continue
-        before = [given.producer() for given in node.inputs if given is not None]
-        unmet = [n for n in before if n is not None and n.op_type != "Constant" and id(n) not in ordered]
+        given = [v for v in node.inputs if v is not None and (v.is_graph_input() or not _is_stored(v))]
+        if any(v.producer() is None for v in given):
+            return []
+        unmet = [producer for v in given if (producer := v.producer()) is not None and id(producer) not in ordered]
         if unmet:
             pending += unmet
             continue
         ordered[id(node)] = node
         pending.pop()
     return list(ordered.values())
+
+
+def _is_stored(value: ir.Value) -> bool:
+    """Whether it is an initializer or a Constant; asked often, so that the tensor is not looked at."""
+    producer = value.producer()
+    return value.const_value is not None or (producer is not None and producer.op_type == "Constant")
+
+
+def _is_computable(node: ir.Node) -> bool:
+    """Whether its inputs decide what it gives, and the graph is to lose it: quantization is to stay."""
+    standard = node.domain in ("", "ai.onnx") and bool(node.inputs)
+    return standard and node.op_type not in _KEPT and not any(a.type.name == "GRAPH" for a in node.attributes.values())
 
 
 def _elements(nodes: Sequence[ir.Node]) -> int:
