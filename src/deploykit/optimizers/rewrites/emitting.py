@@ -157,10 +157,9 @@ class Emitter:
         place, owner = self.place, self.place.graph
         if owner is None:
             raise ValueError(f"{place.name} is in no graph")
-        ends = self._distinct(outputs)
+        old, ends = self._distinct(outputs)
         self._drop_unused(ends)
         self._name(names, ends)
-        old = [output for output in place.outputs if output.name]
         ir.convenience.replace_nodes_and_values(owner, place, [place], self.nodes, old, ends)
         return tuple(node.name or "" for node in self.nodes)
 
@@ -186,16 +185,24 @@ class Emitter:
             if owner is not None:
                 owner.register_initializer(constant)
 
-    def _distinct(self, outputs: Sequence[ir.Value]) -> list[ir.Value]:
-        """Each output of its own new node, since it gets the name of the old one; left-out outputs are left out."""
+    def _distinct(self, outputs: Sequence[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
+        """Outputs of the old node, and for each the output of a new node of its own, which gets the old one's name.
+
+        Other outputs are left out: who reads them reads what stands for them, unless the graph itself gives them.
+        """
         own = {id(value) for node in self.nodes for value in node.outputs}
+        olds: list[ir.Value] = []
         ends: list[ir.Value] = []
         for old, value in zip(self.place.outputs, outputs, strict=False):
             if not old.name:
                 continue
             free = id(value) in own and not any(value is other for other in ends)
+            if not free and not old.is_graph_output():
+                old.replace_all_uses_with(value)
+                continue
+            olds.append(old)
             ends.append(value if free else self.op("Identity", value))
-        return ends
+        return olds, ends
 
     def _drop_unused(self, ends: Sequence[ir.Value]) -> None:
         kept = {id(value) for value in ends}
