@@ -40,6 +40,17 @@ def test_axes_and_shapes_in_bodies(unchanged_values):
     assert sorted(ops) == ["If", "Neg", "Reshape", "Reshape"]
 
 
+def test_constants_in_every_form_are_read(unchanged_values):
+    text = f"""{HEADER} agraph (float[2,3] x) => (float[6,1] y) {{
+        a = Constant <value_ints = [5]> ()
+        b = Constant <value = int64[1] {{1}}> ()
+        s = Add (a, b)
+        t = Concat <axis = 0> (s, b)
+        y = Reshape (x, t)
+    }}"""
+    assert unchanged_values(ConstantInputs(), text, ops=["Reshape"])[-1] == "Reshape"
+
+
 def test_inputs_and_random_values_are_no_constants(never_applies):
     never_applies(
         ConstantInputs(),

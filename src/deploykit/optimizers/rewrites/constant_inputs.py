@@ -77,7 +77,7 @@ def _computable(node: ir.Node) -> list[tuple[int, list[ir.Node]]]:
 def _ancestors(value: ir.Value) -> list[ir.Node]:
     """The nodes that compute a value from constants, each after those that it reads; none where it does not follow.
 
-    Constants are values here, not nodes. A default of an input is what it is until a caller gives another.
+    A default of an input is what it is until a caller gives another.
     """
     ordered: dict[int, ir.Node] = {}
     pending = [value.producer()]
@@ -101,14 +101,16 @@ def _ancestors(value: ir.Value) -> list[ir.Node]:
 
 
 def _is_stored(value: ir.Value) -> bool:
-    """Whether it is an initializer or a Constant; asked often, so that the tensor is not looked at."""
+    """Whether it is an initializer or a Constant's tensor, as `constant_of` gives them, which takes longer to ask."""
     producer = value.producer()
-    return value.const_value is not None or (producer is not None and producer.op_type == "Constant")
+    if producer is None:
+        return value.const_value is not None
+    return producer.op_type == "Constant" and "value" in producer.attributes
 
 
 def _is_computable(node: ir.Node) -> bool:
     """Whether its inputs decide what it gives, and the graph is to lose it: quantization is to stay."""
-    standard = node.domain in ("", "ai.onnx") and bool(node.inputs)
+    standard = node.domain in ("", "ai.onnx") and (bool(node.inputs) or node.op_type == "Constant")
     return standard and node.op_type not in _KEPT and not any(a.type.name == "GRAPH" for a in node.attributes.values())
 
 
