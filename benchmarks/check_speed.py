@@ -4,6 +4,8 @@
 
 The bare calls are what deploykit asks of the engines, with nothing around it: OpenVINO's query_model, TensorRT-RTX's
 supports_model_v2, and an ONNX Runtime session, one after the other in a process of their own. Runs alternate.
+Processor seconds are those of this process and its workers together: on a machine that does nothing else, the wall time
+is below them, since the engines work at the same time.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 from check_models import convolutions, transformer
 
 import deploykit
 from deploykit.isolation import workers
 from deploykit.target import target_names
 
-LIMIT_S = 5.0  # for all targets, after imports
+LIMIT_S = 5.0  # processor seconds for all targets, after imports
+PROCESSOR = "all, processor seconds"
 
 
 def main() -> int:
@@ -39,18 +43,19 @@ def main() -> int:
         print(f"imports, all workers at once: {time.perf_counter() - started:.2f} s\n")
         slow = [model for model in models if measure(model, rounds) > LIMIT_S]
     for model in slow:
-        print(f"{model.name}: all targets take longer than {LIMIT_S} s")
+        print(f"{model.name}: all targets take more than {LIMIT_S} processor seconds")
     return 1 if slow else 0
 
 
 def measure(model: Path, rounds: int) -> float:
-    """Prints the medians for one model; returns that of all targets."""
+    """Prints the medians for one model; returns the processor seconds that all targets take."""
     seconds: dict[str, list[float]] = {}
     for _ in range(rounds):
         for target in [*target_names(), "all"]:
-            started = time.perf_counter()
+            started, before = time.perf_counter(), processor_seconds()
             report = deploykit.check(model, targets=[target])
             seconds.setdefault(target, []).append(time.perf_counter() - started)
+        seconds.setdefault(PROCESSOR, []).append(processor_seconds() - before)
         for call, spent in bare(model).items():
             seconds.setdefault(call, []).append(spent)
     nodes = report.metrics["targets"][0]["nodes"]
@@ -60,7 +65,13 @@ def measure(model: Path, rounds: int) -> float:
     sums = [sum(values) for values in zip(*(seconds[call] for call in BARE), strict=True)]
     ratio = statistics.median(ours / theirs for ours, theirs in zip(seconds["all"], sums, strict=True))
     print(f"  all targets / the bare calls of three engines in turn: {ratio:.2f}\n")
-    return statistics.median(seconds["all"])
+    return statistics.median(seconds[PROCESSOR])
+
+
+def processor_seconds() -> float:
+    """User and system time of this process and its workers so far."""
+    here = psutil.Process()
+    return sum(sum(process.cpu_times()[:2]) for process in (here, *here.children(recursive=True)))
 
 
 BARE = ("bare OpenVINO query_model", "bare TensorRT-RTX supports_model", "bare ONNX Runtime session")
