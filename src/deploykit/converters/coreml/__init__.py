@@ -39,6 +39,7 @@ TARGET = Target(
     runtime="deploykit.converters.coreml.runtime:load",
     inspect="deploykit.converters.coreml.inspect:describe",
     worker="coreml",
+    measured="coreml",
     # coremltools imports them where it finds them: 8 s and 1 GB for front-ends that are not used here.
     blocked=("torch", "tensorflow", "sklearn", "xgboost"),
     runs_on="deploykit.converters.coreml:why_not_here",

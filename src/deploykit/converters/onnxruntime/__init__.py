@@ -34,6 +34,7 @@ TARGET = Target(
     support="deploykit.converters.onnxruntime.support:support_job",
     runtime="deploykit.converters.onnxruntime.runtime:load",
     worker="onnxruntime",
+    measured="onnxruntime",
     custom_ops="a library with ONNX Runtime's RegisterCustomOps",
     tables={
         "cpu": "ort-cpu-1.32.0",

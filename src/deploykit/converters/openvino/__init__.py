@@ -29,6 +29,7 @@ TARGET = Target(
     runtime="deploykit.converters.openvino.runtime:load",
     inspect="deploykit.converters.openvino.inspect:describe",
     worker="openvino",
+    measured="openvino",
     custom_ops="an OpenVINO extension library",
     tables={"": "openvino-2026.4.1"},
 )

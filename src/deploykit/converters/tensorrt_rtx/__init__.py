@@ -44,6 +44,7 @@ TARGET = Target(
     support="deploykit.converters.tensorrt_rtx.support:support_job",
     inspect="deploykit.converters.tensorrt_rtx.inspect:describe",
     worker="tensorrt-rtx",
+    measured="tensorrt-rtx",
     custom_ops="a TensorRT plugin library with getCreators",
     alone=True,
     runs_on="deploykit.converters.tensorrt_rtx:why_not_here",
