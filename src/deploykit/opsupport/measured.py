@@ -25,6 +25,7 @@ FOLDER = "measurements"
 # Attributes that are told apart: what is a list, a graph or a tensor has no few values.
 _SCALARS = (bool, int, float, str)
 ABSENT = "(absent)"
+_PROBE = "deploykit check --probe, where the engine is installed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +68,7 @@ class Measured:
         return verdict.reason if not verdict.runs and verdict.reason.startswith(WRONG) else None
 
     def _unmeasured(self, why: str) -> Verdict:
-        return unknown(why, remedy="deploykit check --probe, where the engine is installed", source=self.source)
+        return unknown(why, remedy=_PROBE, source=self.source)
 
     def _said(self, node: NodeFacts, point: Any) -> Verdict:
         """A point is 1 (taken), [reason] (refused), or decided by an attribute, or both ways for an unknown reason."""
