@@ -5,8 +5,8 @@ Compares in this process, with the reference: call it in a worker.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import gc
 import hashlib
 import itertools
 from collections import Counter
@@ -21,7 +21,7 @@ from deploykit.comparison import compare, stochastic_in
 from deploykit.data import dim_ranges, open_data
 from deploykit.errors import VendorError
 from deploykit.parity import TOLERANCES, row_for
-from deploykit.progress import OnProgress, silent
+from deploykit.progress import OnProgress, Progress, silent
 from deploykit.reference import Reference, StandardReference
 from deploykit.report import Finding, failure, warning
 
@@ -83,36 +83,35 @@ def compare_models(
             if changed:
                 graph.save(model, path)
             paths.append(path)
-        with contextlib.ExitStack() as opened:
-            try:
-                both = [opener(paths[0])]
-            except VendorError as problem:
-                both = _by_definition(paths[0], problem, findings)
-                if not both:
-                    return _result(findings)
-                opener = StandardReference
-            opened.callback(both[0].close)
-            both.append(opener(paths[1]))
-            opened.callback(both[1].close)
-            precision = row_for(_precision(first), bound)
-            return _compare_outputs(paths[0], both, precision, findings, dims or {}, seed, samples, on_progress)
+        precision = row_for(_precision(first), bound)
+        del first, second, model  # their weights would stay beside those of the sessions
+        gc.collect()
+        return _compare_outputs(paths, opener, precision, findings, dims or {}, seed, samples, on_progress)
 
 
-def _by_definition(original: Path, problem: VendorError, findings: list[Finding]) -> list[Reference]:
-    """The original in the standard's own definitions, where onnxruntime does not take it; empty when these do not."""
+def _opened(
+    original: Path, opener: Callable[[Path], Reference], findings: list[Finding]
+) -> tuple[Reference, Callable[[Path], Reference]] | None:
+    """The original, and how to open what is compared with it; None where the original does not run at all.
+
+    Where the opener does not take it, the standard's own definitions are tried.
+    """
     try:
-        standard = StandardReference(original)
-    except VendorError:
-        findings.append(warning("DK632", f"the original does not run here: {problem.message[:300]}"))
-        return []
+        return opener(original), opener
+    except VendorError as problem:
+        try:
+            standard = StandardReference(original)
+        except VendorError:
+            findings.append(warning("DK632", f"the original does not run here: {problem.message[:300]}"))
+            return None
     text = "onnxruntime does not take the original: compared by the standard's own definitions (onnx.reference)"
     findings.append(warning("DK660", text))
-    return [standard]
+    return standard, StandardReference
 
 
 def _compare_outputs(
-    original: Path,
-    both: Sequence[Reference],
+    paths: Sequence[Path],
+    opener: Callable[[Path], Reference],
     precision: str,
     findings: list[Finding],
     dims: Mapping[str, Sequence[int | None]],
@@ -120,28 +119,43 @@ def _compare_outputs(
     samples: int,
     on_progress: OnProgress,
 ) -> dict[str, Any]:
-    reference, other = both
+    """One after the other, so that the weights of one model are in memory; the original's outputs are kept."""
+    opened = _opened(paths[0], opener, findings)
+    if opened is None:
+        return _result(findings)
+    reference, opener = opened
     try:
         # Inputs without a rank have no random data: such a model is compared by its structure only.
         if any(spec.shape is None for spec in reference.inputs):
             findings.append(warning("DK632", "an input has no declared rank: the outputs were not compared"))
             return _result(findings)
-        probe = Probe(original, reference, dim_ranges(dims), seed)
+        probe = Probe(paths[0], reference, dim_ranges(dims), seed)
+        count = samples if _varies(reference.inputs) else min(samples, 3)
+        taken: list[tuple[Sample, dict[str, Any]]] = []
+        for sample in probe.samples(count):
+            on_progress(Progress("running the original", sample.name, len(taken), None))
+            taken.append((sample, probe.outputs))
+    finally:
+        reference.close()
+    if not taken:
+        findings.append(warning("DK632", f"the original refuses every input that was tried: {probe.refusal}"))
+        return _result(findings)
+    other = opener(paths[1])
+    try:
+        outputs = iter([given for _, given in taken])
         result = compare(
-            probe.outputs_of_last,
+            lambda feeds: next(outputs),
             other.predict,
-            probe.samples(samples if _varies(reference.inputs) else min(samples, 3)),
+            [sample for sample, _ in taken],
             tolerance=TOLERANCES[precision],
             on_progress=on_progress,
         )
-    except VendorError as problem:  # the original's own refusals stay in the probe
+    except VendorError as problem:
         text = f"the rewritten model refuses an input that the original takes: {problem.message[:300]}"
         findings.append(failure("DK636", text))
         return _result(findings)
-    else:
-        if not result["samples"]:
-            findings.append(warning("DK632", f"the original refuses every input that was tried: {probe.refusal}"))
-            return _result(findings)
+    finally:
+        other.close()
     findings += [Finding.from_dict(facts) for facts in result["findings"]]
     return {**_result(findings), "outputs": result["outputs"], "samples": result["samples"], "compared": True}
 
@@ -161,9 +175,9 @@ class Probe:
         self._seed = seed
         self._outputs: dict[str, Any] = {}
 
-    def outputs_of_last(self, feeds: Any) -> dict[str, Any]:
+    @property
+    def outputs(self) -> dict[str, Any]:
         """The original's outputs for the sample that was yielded last."""
-        del feeds
         return self._outputs
 
     def samples(self, count: int) -> Iterator[Sample]:

@@ -5,6 +5,7 @@ Runs user models in this process: call it in a worker.
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,10 @@ _NOT_BOUND = {
 }
 
 
+# Graphs hold cycles: what is no longer read is freed when the collector runs, which takes its time.
+_LARGE = 32 << 20
+
+
 class Reference:
     """An ONNX model in onnxruntime as it is written: no fusion, no constant folding, default CPU kernels.
 
@@ -51,6 +56,9 @@ class Reference:
             if _expose_unbound(loaded):
                 path = Path(self._folder.name) / "bound.onnx"
                 graph.save(loaded, path)
+            del loaded  # its weights would stay beside those of the session
+            if path.stat().st_size > _LARGE:
+                gc.collect()
             self._session = _session(path, threads)
         except BaseException:  # an interrupt, too, must leave no folder behind
             self._folder.cleanup()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -55,6 +56,7 @@ def simplify(
     with workers() as pool:
         warm(pool, engine, path.stat().st_size)
         original = graph.describe(path)
+        gc.collect()  # of a graph with all its weights
         sizes: dict[str, int] = dict(dims) if isinstance(dims, Mapping) else dict(map(parse_fixed_dim, dims))
         _check_dims(sizes, original.inputs)
         return run_stage(

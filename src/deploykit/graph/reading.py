@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from typing import TYPE_CHECKING
 
 import onnx
@@ -79,15 +78,12 @@ def _parse(path: Path) -> onnx.ModelProto:
     check_kind(path)
     proto = onnx.ModelProto()
     try:
-        # A map, so that the file is in memory once (as messages) and not twice.
-        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            view = memoryview(content)
-            try:
-                if graph_entries(view, MOST_ENTRIES) > MOST_ENTRIES:
-                    raise _too_many(path)
-                proto.ParseFromString(view)
-            finally:
-                view.release()
+        # Bytes: of a map the protobuf library makes a copy first, and both count beside the messages.
+        content = path.read_bytes()
+        if graph_entries(memoryview(content), MOST_ENTRIES) > MOST_ENTRIES:
+            raise _too_many(path)
+        proto.ParseFromString(content)
+        del content
     except DecodeError as problem:
         raise ModelError(
             f"{path} is not a whole ONNX file: it is cut off, damaged or of another format",

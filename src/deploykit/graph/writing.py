@@ -10,6 +10,7 @@ from google.protobuf.message import EncodeError
 
 from deploykit.errors import ModelError
 from deploykit.graph.naming import all_nodes
+from deploykit.graph.streaming import WORTH_STREAMING, write_streaming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +38,10 @@ def save(model: ir.Model, path: Path) -> tuple[str, ...]:
     partial, partial_data = _partial(path, ""), _partial(path, DATA_SUFFIX)
     try:
         with _tensors_for_file(model, partial_data if external else None, data) as swapped:
-            content = ir.to_proto(model).SerializeToString(deterministic=True)
-            partial.write_bytes(content)
+            if not external and _weight_bytes(model) > WORTH_STREAMING:
+                write_streaming(model, partial)
+            else:
+                partial.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
             if external:
                 partial_data.replace(data)
                 swapped.keep_where(data)
@@ -57,6 +60,11 @@ def _partial(path: Path, suffix: str) -> Path:
     # Names may have 255 bytes: the temporary one must not be longer than the final one.
     stem = path.name.encode()[:100].decode(errors="ignore")
     return path.with_name(f".{stem}{suffix}.part")
+
+
+def _weight_bytes(model: ir.Model) -> int:
+    tensors = [value.const_value for value in model.graph.initializers.values()]
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None and tensor.dtype != ir.DataType.STRING)
 
 
 def _must_be_external(model: ir.Model) -> bool:

@@ -28,6 +28,8 @@ TIMEOUT_SECONDS = 600.0
 # These take the whole model as one protobuf message, which ends at 2 GB, and copy it several times.
 IN_ONE_MESSAGE = ("onnxsim", "onnxslim")
 LARGEST_MESSAGE = 1_900_000_000
+# They need seven to nineteen times a model's size. Asked for by name they may have it.
+LARGEST_FOR_ALL = 64 << 20
 _NATIVE = "deploykit.optimizers.engines"
 _FOREIGN = "deploykit.optimizers.foreign"
 # What each worker imports while the model is being read.
@@ -85,7 +87,11 @@ def engines_for(engine: str, size: int, findings: list[Finding]) -> list[str]:
     if size > LARGEST_MESSAGE:
         text = f"the model has more than 2 GB, so these were not tried: {', '.join(IN_ONE_MESSAGE)}"
         findings.append(note("DK637", text))
-        return [name for name in ENGINES if name not in IN_ONE_MESSAGE]
+        return ["native"]
+    if size > LARGEST_FOR_ALL:
+        text = f"not tried on {size >> 20} MiB, of which they need many times as much: {', '.join(IN_ONE_MESSAGE)}"
+        findings.append(note("DK662", text, hint="--engine onnxsim, or --engine onnxslim"))
+        return ["native"]
     ready = [name for name, packages in ENGINES.items() if all(map(installed, packages))]
     left = [name for name in ENGINES if name not in ready]
     if left:
@@ -96,7 +102,7 @@ def engines_for(engine: str, size: int, findings: list[Finding]) -> list[str]:
 
 def warm(pool: WorkerPool, engine: str, size: int) -> None:
     """Starts the workers that `engines_for` will name, so that they import while the model is read here."""
-    names = [engine] if engine != "auto" else [name for name in ENGINES if name == "native" or size <= LARGEST_MESSAGE]
+    names = [engine] if engine != "auto" else [name for name in ENGINES if name == "native" or size <= LARGEST_FOR_ALL]
     ready = [name for name in ("native", *names) if all(map(installed, ENGINES[name]))]
     for name in dict.fromkeys(ready):
         pool.warm({worker_of(name): (_IMPORTS[name], BLOCKED)})

@@ -5,6 +5,7 @@ What they write is only a candidate: `equivalence.compare_models` decides.
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ def native_job(model: str, output: str, exact: bool = False) -> dict[str, Any]:
     size = sum(io.size_of(path.parent / name) for name in (path.name, *loaded.meta[EXTERNAL_FILES]))
     presentation, original = Presentation.of(loaded), _measured(loaded)
     facts = _written(simplify_natively(loaded, size, exact=exact), presentation, Path(output))
+    del loaded
+    gc.collect()  # the comparison in this process needs the room
     return {**facts, "original": original, "versions": versions_of("onnx-ir", "onnx")}
 
 
