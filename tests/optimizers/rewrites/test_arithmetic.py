@@ -101,6 +101,14 @@ def test_cumulative_sum(axis, attributes, unchanged_values):
     unchanged_values(DecomposeArithmetic(), text, {"N": 2})
 
 
+@pytest.mark.parametrize("fmod", [0, 1])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_modulo_of_integers(dtype, fmod, unchanged_values):
+    text = model(13, f"y = Mod <fmod = {fmod}> (a, b)", f"{dtype}[N] a, {dtype}[N] b", f"{dtype}[N] y")
+    pairs = np.array([(a, b) for a in range(-7, 8) for b in (-3, -2, -1, 1, 2, 3)], dtype)
+    unchanged_values(DecomposeArithmetic(), text, feeds={"a": pairs[:, 0], "b": pairs[:, 1]})
+
+
 @pytest.mark.parametrize("k", [-1, 0, 2])
 @pytest.mark.parametrize("upper", [0, 1])
 def test_trilu(upper, k, unchanged_values):

@@ -18,7 +18,7 @@ STRUCTURAL = [
     "constant-indices", "explicit-windows", "resize-form", "two-dimensions", "sequence-first", "inline-functions",
     "unroll-control-flow", "unpack-sequences", "reduce-rank", "decompose-com-microsoft", "decompose-layouts",
     "decompose-einsum", "decompose-arithmetic", "decompose-normalizations", "decompose-reductions", "decompose-resize",
-    "decompose-spectra", "constant-results",
+    "decompose-spectra", "decompose-attention", "constant-results",
 ]  # fmt: skip
 # Computed by formulas with another rounding than onnxruntime's kernels in half precision or near a pole.
 LOOSE = {"decompose-arithmetic": 1e-4}

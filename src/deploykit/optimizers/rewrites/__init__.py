@@ -33,6 +33,7 @@ ROWS: tuple[tuple[str, str], ...] = (
     ("sequences", "UnpackSequences"),
     ("rank_reduction", "ReduceRank"),
     ("microsoft", "DecomposeMicrosoft"),
+    ("attention", "DecomposeAttention"),
     ("layouts", "DecomposeLayouts"),
     ("spectra", "DecomposeSpectra"),
     ("einsum", "DecomposeEinsum"),

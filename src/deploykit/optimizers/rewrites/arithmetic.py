@@ -175,6 +175,20 @@ def cumulative_sum(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     return [op.transpose(summed, [order.index(at) for at in range(rank)])]
 
 
+def modulo(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
+    """The rest of an integer division: with the sign of the divisor, or with fmod of the dividend (spec, Mod-13)."""
+    a, b = node.inputs[0], node.inputs[1]
+    if a is None or b is None or a.dtype is None or a.dtype.name not in ("INT32", "INT64"):
+        return None
+    rest = op.op("Sub", a, op.op("Mul", op.op("Div", a, b), b))  # Div of integers rounds towards 0
+    if integer(node, "fmod", 0):
+        return [rest]
+    zero = op.like(0, a)
+    differs = op.op("Not", op.op("Equal", op.op("Less", rest, zero), op.op("Less", b, zero)))
+    turned = op.op("And", differs, op.op("Not", op.op("Equal", rest, zero)))
+    return [op.op("Where", turned, op.op("Add", rest, b), rest)]
+
+
 def trilu(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """A choice by a constant mask, where the last two dimensions and k are known."""
     x = node.inputs[0]
@@ -232,6 +246,7 @@ class DecomposeArithmetic(Decomposition):
         ("", "Xor"): xor,
         ("", "Size"): size,
         ("", "CumSum"): cumulative_sum,
+        ("", "Mod"): modulo,
         ("", "Trilu"): trilu,
         ("", "Hardmax"): hardmax,
     }

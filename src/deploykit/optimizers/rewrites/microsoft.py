@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from deploykit.optimizers.rewrites.decomposition import Decomposition
 from deploykit.optimizers.rewrites.emitting import rank_of
-from deploykit.optimizers.rewrites.normalizations import integer, is_float, number
+from deploykit.optimizers.rewrites.normalizations import integer, is_float, number, widened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,11 +82,13 @@ def skip_layer_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] |
     scale, shift = _given(node, 2), _given(node, 3)
     if total is None or scale is None:
         return None
-    mean = op.reduce("ReduceMean", total, [-1])
-    centred = op.op("Sub", total, mean)
+    wide, cast = widened(op, total)
+    mean = op.reduce("ReduceMean", wide, [-1])
+    centred = op.op("Sub", wide, mean)
     variance = op.reduce("ReduceMean", op.op("Mul", centred, centred), [-1])
-    root = op.op("Sqrt", op.op("Add", variance, op.like(number(node, "epsilon", 1e-12), total)))
-    y = op.op("Mul", op.op("Div", centred, root), scale)
+    root = op.op("Sqrt", op.op("Add", variance, op.like(number(node, "epsilon", 1e-12), wide)))
+    normal = op.op("Div", centred, root)
+    y = op.op("Mul", op.op("Cast", normal, to=total.dtype) if cast else normal, scale)
     return [y if shift is None else op.op("Add", y, shift), mean, op.op("Reciprocal", root), total]
 
 
@@ -97,9 +99,11 @@ def skip_rms_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | N
     # The mean is not computed, and not promised to anybody.
     if total is None or scale is None or (len(node.outputs) > 1 and node.outputs[1].uses()):
         return None
-    square = op.reduce("ReduceMean", op.op("Mul", total, total), [-1])
-    root = op.op("Sqrt", op.op("Add", square, op.like(number(node, "epsilon", 1e-12), total)))
-    y = op.op("Mul", op.op("Div", total, root), scale)
+    wide, cast = widened(op, total)
+    square = op.reduce("ReduceMean", op.op("Mul", wide, wide), [-1])
+    root = op.op("Sqrt", op.op("Add", square, op.like(number(node, "epsilon", 1e-12), wide)))
+    normal = op.op("Div", wide, root)
+    y = op.op("Mul", op.op("Cast", normal, to=total.dtype) if cast else normal, scale)
     return [y, total, op.op("Reciprocal", root), total]
 
 

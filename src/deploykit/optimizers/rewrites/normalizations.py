@@ -52,6 +52,15 @@ def _stash(op: Emitter, node: ir.Node, x: ir.Value) -> tuple[ir.Value, bool]:
     return wide, True
 
 
+def widened(op: Emitter, x: ir.Value) -> tuple[ir.Value, bool]:
+    """Half precision as float, as kernels compute means, and whether it was: squares and an epsilon do not fit it."""
+    if x.dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        return x, False
+    wide = op.op("Cast", x, to=ir.DataType.FLOAT)
+    wide.type = ir.TensorType(ir.DataType.FLOAT)
+    return wide, True
+
+
 def _centred(op: Emitter, x: ir.Value, axes: Sequence[int], epsilon: float) -> tuple[ir.Value, ir.Value, ir.Value]:
     """(x - mean) / sqrt(var + epsilon), the mean, and the square root; over the axes."""
     mean = op.reduce("ReduceMean", x, axes)
@@ -103,7 +112,9 @@ def instance_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | N
     rank = rank_of(x)
     if x is None or scale is None or bias is None or not is_float(x) or rank is None or rank < 3:
         return None
-    normal, _, _ = _centred(op, x, list(range(2, rank)), number(node, "epsilon", 1e-5))
+    wide, cast = widened(op, x)
+    normal, _, _ = _centred(op, wide, list(range(2, rank)), number(node, "epsilon", 1e-5))
+    normal = op.op("Cast", normal, to=x.dtype) if cast else normal
     ahead = list(range(1, rank - 1))
     scaled = op.op("Mul", normal, op.unsqueeze(scale, ahead))
     return [op.op("Add", scaled, op.unsqueeze(bias, ahead))]
@@ -119,7 +130,7 @@ def group_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None
     if x is None or scale is None or bias is None or not is_float(x) or rank is None or rank < 2 or groups < 1:
         return None
     per_channel = op.opset >= 21
-    wide, cast = _stash(op, node, x) if per_channel else (x, False)
+    wide, cast = _stash(op, node, x) if per_channel else widened(op, x)
     grouped = op.reshape(wide, [0, groups, -1])
     normal, _, _ = _centred(op, grouped, [2], number(node, "epsilon", 1e-5))
     normal = op.op("Cast", normal, to=x.dtype) if cast else normal
