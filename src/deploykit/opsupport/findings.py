@@ -81,8 +81,9 @@ def _in_pieces(summary: TargetSummary, label: str) -> Iterable[Finding]:
         told = f"{summary.title} takes none of the nodes: all {len(summary.nodes)} are left to {summary.leaves_to}"
         yield warning("DK219", told, target=label, hint="use that engine by itself, or follow the notes below")
         return
-    pieces = f"{summary.partitions} partition{'' if summary.partitions == 1 else 's'}"
-    told = f"{summary.title} runs the model in {pieces}, with copies between them"
+    pieces = f"in {summary.partitions} partitions, with copies between them"
+    told = f"{summary.title} runs {'part of ' if summary.left else ''}the model "
+    told += "in one partition" if summary.partitions == 1 else pieces
     if summary.left:
         told += f"; {len(summary.left)} of {len(summary.nodes)} nodes are left to {summary.leaves_to}"
     yield warning("DK212", told, target=label, hint="the slower parts are those left to another engine")
