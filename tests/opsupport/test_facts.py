@@ -87,6 +87,11 @@ def test_dimensions_without_a_size_have_no_name(last_of):
     assert facts_of(ir.from_proto(model))[0].inputs[0].shape == (None, 3)
 
 
+def test_a_name_of_the_interface_is_a_name_whatever_it_looks_like(last_of):
+    node = last_of("(float[unk__7,m] x) => (y) { y = Relu (x) }")
+    assert node.outputs[0].shape == ("unk__7", "m")
+
+
 def test_dimensions_take_the_sizes_that_are_given(last_of):
     node = last_of("(float[n,m] x) => (y) { y = Relu (x) }", dims={"n": 4})
     assert node.inputs[0].shape == (4, "m")

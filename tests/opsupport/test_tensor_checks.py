@@ -153,6 +153,20 @@ def test_dynamic_dimensions_are_fixed_with_a_command(last_of, condition):
     assert "deploykit simplify MODEL -o OUT --dim batch=1 --dim n=1" in found.remedy
 
 
+def test_what_follows_from_dimensions_of_the_inputs_is_fixed_by_fixing_those(last_of, condition):
+    text = """(float[batch,3] x, float[other] z) => (y) <int64[1] at = {0}, int64[1] three = {3}>
+        { s = Shape (x) g = Gather (s, at) shape = Concat <axis = 0> (g, three) y = Reshape (x, shape) }"""
+    found = outcome(condition("input_is_initializer", input=1), last_of(text), 20)
+    assert "it follows from dynamic dimensions" in found.fact
+    assert "--dim batch=1 --dim other=1" in found.remedy
+    text = "(float[a,b] x) => (y) { h = Concat <axis = 0> (x, x) y = Relu (h) }"
+    assert "--dim a=1 --dim b=1" in outcome(condition("static_shape", input=0), last_of(text), 20).remedy
+    node = dataclasses.replace(last_of(RELU.format("n,3")), symbols=())
+    assert "--dim NAME=SIZE" in outcome(condition("static_shape", input=0), node, 20).remedy
+    node = dataclasses.replace(last_of(OPEN), symbols=("?",))
+    assert "--dim '?=1'" in outcome(condition("static_shape", input=0), node, 20).remedy
+
+
 def test_any_input_leaves_the_outputs_out(last_of, condition):
     node = last_of("(float[2] x) => (y) <int64[2] axes = {0, 1}> { y = Unsqueeze (x, axes) }")
     assert holds(condition("rank_max", "any tensor", input="*", max=2), node, 20) is False

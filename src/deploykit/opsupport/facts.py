@@ -76,7 +76,7 @@ class NodeFacts:
 
     domain: "" for ONNX's own. since: the revision of the operator that `opset` (of its domain) means; None when the
     installed onnx does not know it. attributes: Python values as given (defaults are not filled in). inputs: None where
-    an optional one is left out.
+    an optional one is left out. symbols: names of the dynamic dimensions of the model's inputs.
     """
 
     name: str
@@ -87,6 +87,7 @@ class NodeFacts:
     attributes: Mapping[str, Any]
     inputs: tuple[TensorFacts | None, ...]
     outputs: tuple[TensorFacts | None, ...]
+    symbols: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -102,8 +103,13 @@ def facts_of(model: ir.Model, *, inferred: bool = False, dims: Mapping[str, int]
     """
     known = model if inferred else _with_ranks(graph.infer_shapes(model))
     graph.name_nodes(known)
+    shapes = (value.shape for value in known.graph.inputs if value.shape is not None)
+    symbols = dict.fromkeys(dim.value for shape in shapes for dim in shape if not isinstance(dim, int) and dim.value)
+    # Some exporters leave names in the interface that look like made up; there they are names like others.
+    names: dict[str, int | str] = {**{name: name for name in symbols}, **(dims or {})}
+    open_ = tuple(name for name in symbols if name not in (dims or {}))
     foldable: Seen = {}
-    return [_facts(node, known, foldable, dims) for node in graph.all_nodes(known)]
+    return [_facts(node, known, foldable, names, open_) for node in graph.all_nodes(known)]
 
 
 def _with_ranks(model: ir.Model) -> ir.Model:
@@ -128,7 +134,9 @@ def _with_ranks(model: ir.Model) -> ir.Model:
         graph.infer_shapes(model)
 
 
-def _facts(node: ir.Node, model: ir.Model, foldable: Seen, dims: Mapping[str, int] | None) -> NodeFacts:
+def _facts(
+    node: ir.Node, model: ir.Model, foldable: Seen, dims: Mapping[str, int | str], symbols: tuple[str, ...]
+) -> NodeFacts:
     domain = "" if node.domain == "ai.onnx" else node.domain
     opset = node.version or model.opset_imports.get(node.domain) or model.opset_imports.get(domain) or 0
     if not opset and not domain:
@@ -142,6 +150,7 @@ def _facts(node: ir.Node, model: ir.Model, foldable: Seen, dims: Mapping[str, in
         attributes={name: attribute_value(attribute) for name, attribute in node.attributes.items()},
         inputs=tuple(None if value is None else tensor_facts(value, foldable, dims) for value in node.inputs),
         outputs=tuple(None if not value.name else tensor_facts(value, foldable, dims) for value in node.outputs),
+        symbols=symbols,
     )
 
 
@@ -155,8 +164,10 @@ def attribute_value(attribute: ir.Attr) -> Any:
     return int(value) if type(value).__name__ == "DataType" else value
 
 
-def tensor_facts(value: ir.Value, foldable: Seen | None = None, dims: Mapping[str, int] | None = None) -> TensorFacts:
-    """Facts of one value. foldable: remembers what has been looked through, by id. dims: sizes of named dimensions."""
+def tensor_facts(
+    value: ir.Value, foldable: Seen | None = None, dims: Mapping[str, int | str] | None = None
+) -> TensorFacts:
+    """Facts of one value. foldable: remembers what has been looked through. dims: sizes or names of dimensions."""
     import onnx_ir as ir
 
     tensor = _constant(value)
@@ -184,12 +195,12 @@ def tensor_facts(value: ir.Value, foldable: Seen | None = None, dims: Mapping[st
     )
 
 
-def _dim(dim: int | ir.SymbolicDim, dims: Mapping[str, int]) -> int | str | None:
+def _dim(dim: int | ir.SymbolicDim, dims: Mapping[str, int | str]) -> int | str | None:
     """A size, a name, or None where neither is known: -1, and the names that shape inference makes up."""
     if isinstance(dim, int):
         return dim if dim >= 0 else None
     name = dim.value
-    return None if not name or name.startswith(_MADE_UP) else dims.get(name, name)
+    return dims.get(name, None if name.startswith(_MADE_UP) else name) if name else None
 
 
 def _constant(value: ir.Value) -> ir.TensorProtocol | None:

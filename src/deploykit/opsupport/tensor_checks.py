@@ -6,7 +6,7 @@ A dimension with a name is dynamic for certain; one without a name or number cou
 from __future__ import annotations
 
 import functools
-import re
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from deploykit.opsupport.outcome import (
@@ -23,16 +23,13 @@ from deploykit.opsupport.outcome import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from deploykit.opsupport.facts import NodeFacts, TensorFacts
 
     Machine = Mapping[str, Any]
     Place = tuple[str, TensorFacts]
 
-# A name that `--dim` takes.
-_SYMBOL = re.compile(r"[^\W\d][\w.]*")
-_FIX_SIZES = f"{SIMPLIFY} --dim NAME=SIZE for each dynamic dimension of the inputs"
 _TO_CONSTANT = "compute it in the source from constants alone, and export the model again"
 _TO_SHAPE = "declare its shape where the model is exported"
 
@@ -68,18 +65,18 @@ def _places(machine: Machine, node: NodeFacts) -> Iterator[Place]:
         yield label(at, tensor, role), tensor
 
 
-def _each(check: Callable[[str, TensorFacts, Machine], Outcome]) -> Callable[[Machine, NodeFacts], Outcome]:
+def _each(check: Callable[[str, TensorFacts, Machine, NodeFacts], Outcome]) -> Callable[[Machine, NodeFacts], Outcome]:
     """A check of each tensor that the condition is about; what is left out fulfils it."""
 
     @functools.wraps(check)
     def checked(machine: Machine, node: NodeFacts) -> Outcome:
-        return worst(check(place, tensor, machine) for place, tensor in _places(machine, node))
+        return worst(check(place, tensor, machine, node) for place, tensor in _places(machine, node))
 
     return checked
 
 
 def _ranked(accepts: Callable[[int, Machine], bool], told: Callable[[Machine], str]) -> Callable[..., Outcome]:
-    def checked(place: str, tensor: TensorFacts, machine: Machine) -> Outcome:
+    def checked(place: str, tensor: TensorFacts, machine: Machine, node: NodeFacts) -> Outcome:
         if tensor.rank is None:
             return untold(f"the rank of {place} is unknown, and {told(machine)} is taken", _TO_SHAPE)
         if accepts(tensor.rank, machine):
@@ -92,33 +89,36 @@ def _ranked(accepts: Callable[[int, Machine], bool], told: Callable[[Machine], s
     return _each(checked)
 
 
-def _static_rank(place: str, tensor: TensorFacts, machine: Machine) -> Outcome:
+def _static_rank(place: str, tensor: TensorFacts, machine: Machine, node: NodeFacts) -> Outcome:
     return HOLDS if tensor.rank is not None else untold(f"the rank of {place} is unknown", _TO_SHAPE)
 
 
-def _static(place: str, dims: Mapping[int, int | str | None]) -> Outcome:
+def fix_sizes(node: NodeFacts, names: Collection[str] = ()) -> str:
+    """The command that fixes dynamic dimensions: those names where the model's inputs have them all, otherwise all."""
+    asked = [name for name in dict.fromkeys(names) if name in node.symbols]
+    chosen = asked if asked and len(asked) == len(set(names)) else node.symbols
+    if not chosen:
+        return f"{SIMPLIFY} --dim NAME=SIZE for each dynamic dimension of the inputs"
+    dims = " ".join(f"--dim {shlex.quote(f'{name}=1')}" for name in chosen)
+    return f"{SIMPLIFY} {dims} (1 stands for the size that will be used)"
+
+
+def _static(place: str, dims: Mapping[int, int | str | None], node: NodeFacts) -> Outcome:
     """Whether the dimensions, by axis, are numbers."""
     named = {axis: dim for axis, dim in dims.items() if isinstance(dim, str)}
     if named:
-        # Sizes that follow from those of the inputs have expressions for names.
-        fixed = " ".join(f"--dim {name}=1" for name in dict.fromkeys(named.values()) if _SYMBOL.fullmatch(name))
         said = ", ".join(f"axis {axis} is {name!r}" for axis, name in named.items())
-        return broken(
-            f"{place} has dynamic dimensions ({said}), fixed ones are taken",
-            f"{SIMPLIFY} {fixed or '--dim NAME=1'} (1 stands for the size that will be used)",
-        )
+        told = f"{place} has dynamic dimensions ({said}), fixed ones are taken"
+        return broken(told, fix_sizes(node, list(named.values())))
     if None in dims.values():
-        return untold(
-            f"{place} has dimensions whose size is unknown, fixed ones are taken",
-            _FIX_SIZES,
-        )
+        return untold(f"{place} has dimensions whose size is unknown, fixed ones are taken", fix_sizes(node))
     return HOLDS
 
 
-def _static_shape(place: str, tensor: TensorFacts, machine: Machine) -> Outcome:
+def _static_shape(place: str, tensor: TensorFacts, machine: Machine, node: NodeFacts) -> Outcome:
     if tensor.shape is None:
         return untold(f"the shape of {place} is unknown, a fixed one is taken", _TO_SHAPE)
-    return _static(place, dict(enumerate(tensor.shape)))
+    return _static(place, dict(enumerate(tensor.shape)), node)
 
 
 def _axis_of(axis: int, rank: int) -> int | None:
@@ -135,11 +135,11 @@ def _static_dim(machine: Machine, node: NodeFacts) -> Outcome:
             return untold(f"the size of {place} along its axis is unknown, a fixed one is taken", _TO_SHAPE)
         at = _axis_of(axis, len(tensor.shape))
         if at is not None:
-            return _static(place, {at: tensor.shape[at]})
+            return _static(place, {at: tensor.shape[at]}, node)
     return HOLDS
 
 
-def _dim_max(place: str, tensor: TensorFacts, machine: Machine) -> Outcome:
+def _dim_max(place: str, tensor: TensorFacts, machine: Machine, node: NodeFacts) -> Outcome:
     if machine.get("of") == "value":
         return _value_max(place, tensor, machine["max"])
     most = machine["max"]
@@ -166,7 +166,7 @@ def _value_max(place: str, tensor: TensorFacts, most: float) -> Outcome:
     return HOLDS
 
 
-def _dim_equals(place: str, tensor: TensorFacts, machine: Machine) -> Outcome:
+def _dim_equals(place: str, tensor: TensorFacts, machine: Machine, node: NodeFacts) -> Outcome:
     axis, wanted = machine["axis"], machine["value"]
     at = None if tensor.shape is None else _axis_of(axis, len(tensor.shape))
     size = None if at is None or tensor.shape is None else tensor.shape[at]
@@ -193,7 +193,7 @@ def to_dtype(dtype: str) -> str:
     return f"put a Cast before the node; {FIX} does where the values allow"
 
 
-def _dtype_in(place: str, tensor: TensorFacts, machine: Machine) -> Outcome:
+def _dtype_in(place: str, tensor: TensorFacts, machine: Machine, node: NodeFacts) -> Outcome:
     dtype = table_dtype(tensor.dtype)
     if dtype is None:
         return untold(f"the type of {place} is unknown, {listed(machine['dtypes'])} is taken", _TO_SHAPE)
@@ -213,7 +213,7 @@ def _dtype_same(machine: Machine, node: NodeFacts) -> Outcome:
     return HOLDS
 
 
-def _initializer(place: str, tensor: TensorFacts, machine: Machine) -> Outcome:
+def _initializer(place: str, tensor: TensorFacts, machine: Machine, node: NodeFacts) -> Outcome:
     if tensor.constant or (machine.get("constant_expr_ok") and tensor.foldable):
         return HOLDS
     if tensor.foldable and tensor.producer == "DequantizeLinear":
@@ -222,11 +222,13 @@ def _initializer(place: str, tensor: TensorFacts, machine: Machine) -> Outcome:
     if tensor.foldable:
         return broken(f"{place} is computed from constants, a constant itself is taken", f"{SIMPLIFY} computes it")
     if tensor.sized:
-        return broken(f"{place} is not a constant: it follows from dynamic dimensions", f"{_FIX_SIZES} makes it one")
+        return broken(
+            f"{place} is not a constant: it follows from dynamic dimensions", f"{fix_sizes(node)} makes it one"
+        )
     return broken(f"{place} is not a constant", _TO_CONSTANT)
 
 
-def _zero_points(place: str, tensor: TensorFacts, machine: Machine) -> Outcome:
+def _zero_points(place: str, tensor: TensorFacts, machine: Machine, node: NodeFacts) -> Outcome:
     if tensor.value is None:
         return untold(f"{place} is computed when the model runs, only zeros are taken", _TO_CONSTANT)
     if not tensor.value.any():
@@ -237,7 +239,7 @@ def _zero_points(place: str, tensor: TensorFacts, machine: Machine) -> Outcome:
     )
 
 
-def _value_in(place: str, tensor: TensorFacts, machine: Machine) -> Outcome:
+def _value_in(place: str, tensor: TensorFacts, machine: Machine, node: NodeFacts) -> Outcome:
     if tensor.value is None:
         return untold(f"{place} is not a constant, {listed(machine['values'])} is taken", _TO_CONSTANT)
     odd = [item for item in tensor.value.ravel().tolist() if item not in machine["values"]]
@@ -246,7 +248,7 @@ def _value_in(place: str, tensor: TensorFacts, machine: Machine) -> Outcome:
     return broken(f"{place} is {odd[0]}, {listed(machine['values'])} is taken", f"{FIX}, or export with another value")
 
 
-def _value_none_equal(place: str, tensor: TensorFacts, machine: Machine) -> Outcome:
+def _value_none_equal(place: str, tensor: TensorFacts, machine: Machine, node: NodeFacts) -> Outcome:
     if tensor.value is None:
         return untold(f"{place} is not a constant, and may have {machine['value']} in it", _TO_CONSTANT)
     if not (tensor.value == machine["value"]).any():
