@@ -109,7 +109,8 @@ def _static(place: str, dims: Mapping[int, int | str | None], node: NodeFacts) -
     if named:
         said = ", ".join(f"axis {axis} is {name!r}" for axis, name in named.items())
         told = f"{place} has dynamic dimensions ({said}), fixed ones are taken"
-        return broken(told, fix_sizes(node, list(named.values())))
+        # Where others have no name, all of the inputs may have to do with them.
+        return broken(told, fix_sizes(node, list(named.values()) if None not in dims.values() else ()))
     if None in dims.values():
         return untold(f"{place} has dimensions whose size is unknown, fixed ones are taken", fix_sizes(node))
     return HOLDS
