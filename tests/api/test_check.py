@@ -7,6 +7,7 @@ from onnx import parser
 import deploykit
 from deploykit import lazy
 from deploykit.errors import ExitCode, MissingDependencyError, ModelError, UsageError
+from deploykit.opsupport import sources
 from deploykit.target import target_names
 
 HEADER = '<ir_version: 10, opset_import: ["": 20, "my.ops": 1]>\n'
@@ -97,6 +98,7 @@ def test_one_missing_engine_among_several_is_a_note(model, monkeypatch):
 
 
 def test_the_only_target_with_nobody_to_ask_is_exit_3_with_the_command(model, monkeypatch):
+    monkeypatch.setattr(sources, "load_measured", lambda engine: None)
     monkeypatch.setattr(lazy, "installed", lambda package: package != "coremltools")
     with pytest.raises(MissingDependencyError) as caught:
         deploykit.check(model(PLAIN), targets=["coreml"])

@@ -111,7 +111,7 @@ def table(monkeypatch):
 
     def put(verdict):
         monkeypatch.setattr(sources, "table_for", lambda target, version: (Fake(verdict), None))
-        monkeypatch.setattr(sources, "_load_measured", lambda engine: None)
+        monkeypatch.setattr(sources, "load_measured", lambda engine: None)
 
     return put
 

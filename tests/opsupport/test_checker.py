@@ -4,7 +4,7 @@ from onnx import parser
 
 from deploykit import lazy
 from deploykit.errors import VendorError
-from deploykit.opsupport import Status, conditional, engines, supported, unknown, unsupported
+from deploykit.opsupport import Status, conditional, engines, sources, supported, unknown, unsupported
 from deploykit.opsupport.checker import NodeVerdict, TargetSummary, check_model
 from deploykit.report import failure
 from deploykit.target import get_target
@@ -93,6 +93,7 @@ def test_target_that_is_not_installed_is_judged_by_its_tables_and_says_what_to_i
 
 
 def test_target_that_nobody_speaks_about_is_unknown(branches, monkeypatch):
+    monkeypatch.setattr(sources, "load_measured", lambda engine: None)
     monkeypatch.setattr(lazy, "installed", lambda package: package != "coremltools")
     (found,) = check_model(branches, ["coreml"])
     assert len(found.of(Status.UNKNOWN)) == 3

@@ -70,7 +70,7 @@ def shelf(monkeypatch):
 
     def make(*, table=None, measured=None, installed="1.2.0-5"):
         monkeypatch.setattr(sources, "table_for", lambda target, version: (table, None))
-        monkeypatch.setattr(sources, "_load_measured", lambda engine: measured)
+        monkeypatch.setattr(sources, "load_measured", lambda engine: measured)
         monkeypatch.setattr(lazy, "version_of", lambda name: installed)
         target = dataclasses.replace(get_target("openvino"), measured="openvino")
         return Shelf(target, None)

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Literal
 
 from deploykit import lazy
+from deploykit.opsupport.measured import load_measured
 from deploykit.opsupport.tables import table_for
 from deploykit.opsupport.verdict import Status, Verdict, supported, unsupported
 
@@ -60,7 +61,7 @@ class Shelf:
         """Loads both, where there are any. The measured table speaks for the versions that an engine speaks for."""
         self._target, self._version = target, version
         engine = target.measured if target.measured and target.asks_engine(version) else None
-        self.measured: Measured | None = _load_measured(engine) if engine else None
+        self.measured: Measured | None = load_measured(engine) if engine else None
         self.table: Table | None
         # told: that a lower version's table had to be taken.
         self.table, self.told = table_for(target, version)
@@ -111,11 +112,3 @@ class Shelf:
 
 def _from(verdict: Verdict, source: str) -> Verdict:
     return verdict if verdict.source else dataclasses.replace(verdict, source=source)
-
-
-def _load_measured(engine: str) -> Measured | None:
-    try:
-        from deploykit.opsupport.measured import load_measured
-    except ModuleNotFoundError:
-        return None
-    return load_measured(engine)
