@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import onnx_ir as ir
 from onnx_ir.passes import common as common_passes
 
-from deploykit.optimizers.rewrites.decomposition import Decomposition
+from deploykit import graph
+from deploykit.optimizers.rewrites.decomposition import Decomposition, in_function
 from deploykit.optimizers.rewrites.emitting import Emitter, Names
 from deploykit.optimizers.rewrites.splicing import splice_graph
 from deploykit.optimizers.rewriting import Change
@@ -107,6 +108,15 @@ class ExpandOperators(Decomposition):
     name: ClassVar[str] = "expand-operators"
     title: ClassVar[str] = "puts the body by which ONNX defines an operator in its place"
 
+    def applies(self, node: ir.Node, model: ir.Model) -> bool:
+        """Whether onnx has a body for the node; written out only where the opset may lack what the body needs."""
+        if self.builder(node) is None or node.graph is None or in_function(node, model):
+            return False
+        body = body_of(node, model)
+        if body is None or graph.opset(model) >= max(_FOLDED_AWAY.values()):
+            return body is not None
+        return super().applies(node, model)
+
     def builder(self, node: ir.Node) -> Builder | None:
         """One for all standard operators but those whose body is no help."""
         return _expand if node.domain in ("", "ai.onnx") and node.op_type not in _KEPT else None
@@ -131,8 +141,6 @@ def _expand(emitter: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 def body_of(node: ir.Node, model: ir.Model) -> tuple[ir.Function, dict[str, ir.Attr]] | None:
     """The function that defines a standard operator, and the attributes that it is called with; None without one."""
     import onnx
-
-    from deploykit import graph
 
     version = node.version or graph.opset(model)
     if not version or not onnx.defs.has(node.op_type, version, ""):
