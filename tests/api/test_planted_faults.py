@@ -136,6 +136,14 @@ FAULTS = [
         imports=', "com.microsoft": 1',
     ),
     Fault(
+        "an attribute in a form that the target lacks",
+        "openvino",
+        """g (float[1,2,4,4] x) => (float[1,2,8,8] y)
+            { [up] y = Resize <mode="linear", coordinate_transformation_mode="half_pixel_symmetric"> (x, , , s) }""",
+        {"s": np.array([1, 2, 8, 8])},
+        opset=19,
+    ),
+    Fault(
         "a function of the model's own",
         "coreml",
         """g (float[2,4] x) => (float[2,4] y) { [gate] y = my.lib.Gate (x) }

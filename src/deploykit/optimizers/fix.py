@@ -185,9 +185,7 @@ def findings_of(outcome: Outcome, *, done: bool) -> list[Finding]:
         found.append(note("DK243", f"every target that could be asked takes every node: {kept}"))
     for rewrite, nodes, why in outcome.dropped:
         named = ", ".join(nodes[:_LISTED]) + (f" and {len(nodes) - _LISTED} more" if len(nodes) > _LISTED else "")
-        found.append(
-            warning("DK237", f"{rewrite.name} is not used on {named}: {why}", node=nodes[0] if nodes else None)
-        )
+        found.append(note("DK237", f"{rewrite.name} is not used on {named}: {why}", node=nodes[0] if nodes else None))
     if outcome.exhausted:
         text = f"the search ended after {ASKS} rewritten models: more may be possible"
         found.append(warning("DK239", text, hint="run it again on the result, which is closer"))

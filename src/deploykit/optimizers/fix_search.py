@@ -59,6 +59,8 @@ class Search:
         self._folder = folder
         self._on_progress = on_progress
         self._numbers = itertools.count(1)
+        self._made: dict[tuple[Path | str, ...], State | None] = {}
+        self._proofs: dict[tuple[Path, Path], str] = {}
         self._retyping = False  # inputs and outputs may be retyped although no target names them
         self._futile: set[tuple[str, str, bool]] = set()  # (rewrite, node, retyping): it has been tried
         self._outcome: Outcome
@@ -72,6 +74,8 @@ class Search:
             # Names of kept nodes are those of the model from which the next round starts.
             state = dataclasses.replace(found, origin={})
             self._outcome.state = state
+            self._made.clear()
+            self._proofs.clear()
             _remove_others(self._folder, state.path.parent)
         return self._outcome
 
@@ -94,33 +98,39 @@ class Search:
         return any(rewrite.applies(node, model) for node in graph.all_nodes(model) for rewrite in ends)
 
     def _best(self, base: State, candidates: Iterable[tuple[Rewrite, list[str]]]) -> State | None:
+        """The first rewrite that is enough by itself, or else with what its result needs in turn."""
+        plan = list(candidates)
         best: State | None = None
-        for rewrite, nodes in candidates:
-            fresh = [name for name in nodes if (rewrite.name, name, self._retyping) not in self._futile]
-            self._futile.update((rewrite.name, name, self._retyping) for name in fresh)
-            found = self._proven(base, rewrite, fresh) if fresh else None
-            if found is None:
-                continue
-            if not self._left(found, nodes):
-                return found
-            if best is None or len(found.complaints()) < len(best.complaints()):
-                best = found
+        for depth in (0, DEPTH):
+            for rewrite, nodes in plan:
+                fresh = [name for name in nodes if (rewrite.name, name, self._retyping) not in self._futile]
+                found = self._proven(base, rewrite, fresh, depth) if fresh else None
+                if found is not None and not self._left(found, nodes):
+                    return found
+                if found is not None and (best is None or len(found.complaints()) < len(best.complaints())):
+                    best = found
+        self._futile.update((rewrite.name, name, self._retyping) for rewrite, nodes in plan for name in nodes)
         return best
 
-    def _proven(self, base: State, rewrite: Rewrite, nodes: Sequence[str]) -> State | None:
+    def _proven(self, base: State, rewrite: Rewrite, nodes: Sequence[str], depth: int) -> State | None:
         """The rewrite of as many of the nodes as the targets then take, and as the comparison proves."""
-        found = self._tried(base, base, rewrite, nodes, DEPTH)
+        found = self._tried(base, base, rewrite, nodes, depth)
         if found is None:
             return None
         steps = found.steps[len(base.steps) :]
-        self._on_progress(Progress("comparing", steps[0].rewrite.name))
-        wrong = self._prove(base.path, found.path, steps)
+        if (base.path, found.path) not in self._proofs:
+            self._on_progress(Progress("comparing", steps[0].rewrite.name))
+            self._proofs[base.path, found.path] = self._prove(base.path, found.path, steps)
+        wrong = self._proofs[base.path, found.path]
         if not wrong:
             return found
         if len(nodes) > 1:  # one of them may be to blame
-            first = self._proven(base, rewrite, nodes[: len(nodes) // 2])
-            return self._proven(first or base, rewrite, nodes[len(nodes) // 2 :]) or first
-        self._outcome.dropped.append((rewrite, nodes, wrong))
+            first = self._proven(base, rewrite, nodes[: len(nodes) // 2], depth)
+            return self._proven(first or base, rewrite, nodes[len(nodes) // 2 :], depth) or first
+        if steps[0].rewrite is rewrite and len(steps) == 1:
+            self._futile.add((rewrite.name, nodes[0], self._retyping))
+        if (rewrite, nodes, wrong) not in self._outcome.dropped:
+            self._outcome.dropped.append((rewrite, nodes, wrong))
         return None
 
     def _tried(self, base: State, on: State, rewrite: Rewrite, nodes: Sequence[str], depth: int) -> State | None:
@@ -219,6 +229,12 @@ class Search:
 
     def _applied(self, on: State, rewrite: Rewrite, names: Sequence[str]) -> State | None:
         """A copy of the model with the rewrite, judged by the targets; None when nothing changed or the asks are up."""
+        key = (on.path, rewrite.name, *names)
+        if key not in self._made:
+            self._made[key] = self._make(on, rewrite, names)
+        return self._made[key]
+
+    def _make(self, on: State, rewrite: Rewrite, names: Sequence[str]) -> State | None:
         if self._outcome.asked >= ASKS:
             self._outcome.exhausted = True
             return None
