@@ -1,0 +1,149 @@
+"""Simplifying: the native engine beside onnxsim and onnxslim, and the whole verified command beside the faster of them.
+
+Use: python benchmarks/simplify.py [--rounds N] [--only NAME]...
+
+Engines alone are a fresh Python that reads, simplifies and writes the file, without comparing anything. The command is
+`deploykit simplify`, which also compares the result with the original. Peak memory is the resident set of all processes
+of a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import simplify_models
+from timing import interleaved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ROOT = Path(__file__).parents[1]
+MODELS = ROOT.parent / "shared" / "models"
+RESULT = Path(__file__).with_suffix(".json")
+BLOCK = "import sys; sys.modules.update(torch=None, tensorflow=None);"
+ENGINES = {
+    "onnxslim": f"{BLOCK} import onnx, onnxslim; onnx.save(onnxslim.slim(onnx.load(sys.argv[1])), sys.argv[2])",
+    "onnxsim": f"{BLOCK} import onnx, onnxsim; onnx.save(onnxsim.simplify(onnx.load(sys.argv[1]))[0], sys.argv[2])",
+    "native": f"{BLOCK} from deploykit.optimizers.engines import native_job; native_job(sys.argv[1], sys.argv[2])",
+}
+MIB = 1 << 20
+
+
+def measured(command: Sequence[str], peaks: list[int]) -> float:
+    """Seconds of a run; its peak memory in MiB, of the whole tree of processes, is appended to `peaks`."""
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    peak = 0
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.02):
+            try:
+                root = psutil.Process(process.pid)
+                tree = [root, *root.children(recursive=True)]
+            except psutil.Error:
+                continue
+            total = 0
+            for one in tree:
+                try:
+                    total += one.memory_info().rss
+                except psutil.Error:
+                    continue
+            peak = max(peak, total)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    code = process.wait()
+    seconds = time.perf_counter() - started
+    done.set()
+    watcher.join()
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+    peaks.append(peak // MIB)
+    return seconds
+
+
+def models(folder: Path) -> dict[str, Path]:
+    """By name: the published ones where they are present, and two that are made here."""
+    found = {
+        path.stem: path
+        for path in (
+            MODELS / "digits" / "digits_cnn.onnx",
+            MODELS / "silero_vad" / "silero_vad.onnx",
+            MODELS / "ppocr_v4" / "rec.onnx",
+            MODELS / "ppocr_v4" / "det.onnx",
+        )
+        if path.exists()
+    }
+    for name in ("resnet50", "bert_base"):
+        found[name] = folder / f"{name}.onnx"
+        getattr(simplify_models, name)(found[name])
+    return found
+
+
+def main() -> None:
+    """Runs, prints and records the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", action="append", default=[])
+    given = parser.parse_args()
+    deploykit = str(Path(sys.executable).with_name("deploykit"))
+    rows = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, path in models(Path(scratch)).items():
+            if given.only and name not in given.only:
+                continue
+            out = str(Path(scratch) / "out.onnx")
+            command = [deploykit, "simplify", str(path), "-o", out, "--force", "--quiet"]
+            peaks: dict[str, list[int]] = {}
+            sides: dict[str, Callable[[], float]] = {}
+            for side, line in {
+                **{engine: [sys.executable, "-c", code, str(path), out] for engine, code in ENGINES.items()},
+                "command": command,
+                "command, native": [*command, "--engine", "native"],
+            }.items():
+                peaks[side] = []
+                sides[side] = functools.partial(measured, line, peaks[side])
+            times = interleaved(sides, given.rounds)
+            rows[name] = report(name, path, times, peaks)
+            RESULT.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def report(name: str, path: Path, times: dict[str, list[float]], peaks: dict[str, list[int]]) -> dict[str, object]:
+    """Prints a model's table; returns it."""
+    size = path.stat().st_size / MIB
+    print(f"{name}, {size:.1f} MiB")
+    median = {side: statistics.median(values) for side, values in times.items()}
+    for side, values in times.items():
+        print(f"  {side:16} {median[side]:7.2f} s (min {min(values):.2f})   peak {max(peaks[side])} MiB")
+    faster = min("onnxsim", "onnxslim", key=lambda side: median[side])
+    ratio = statistics.median(a / b for a, b in zip(times["native"], times[faster], strict=True))
+    later = {
+        side: statistics.median(a - b for a, b in zip(times[side], times[faster], strict=True))
+        for side in ("command", "command, native")
+    }
+    print(f"  native / {faster}: {ratio:.2f}; the command takes {later['command']:+.2f} s against {faster}")
+    print(f"  peak of the command: {max(peaks['command'])} MiB; 3 times the model and 300: {3 * size + 300:.0f} MiB\n")
+    return {
+        "mib": round(size, 1),
+        "seconds": {side: round(value, 2) for side, value in median.items()},
+        "peak_mib": {side: max(values) for side, values in peaks.items()},
+        "native_over_faster": round(ratio, 2),
+        "command_minus_faster": {side: round(value, 2) for side, value in later.items()},
+    }
+
+
+if __name__ == "__main__":
+    main()
