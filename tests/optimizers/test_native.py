@@ -132,7 +132,8 @@ def test_the_body_of_a_loop_keeps_what_depends_on_its_round():
 )
 def test_pairs_and_neutral_elements(body, left):
     weights = """<float one = {1}, float[1] zero = {0}, float[4,1,1] wide = {1,1,1,1}, float two = {2},
-        int64[1] ax = {0}, int64[1] ax1 = {1}, int64[1] flat = {-1}, int64[2] back = {3, 2}, int64[1] from = {1}, int64[1] to = {9},
+        int64[1] ax = {0}, int64[1] ax1 = {1}, int64[1] flat = {-1}, int64[2] back = {3, 2},
+        int64[1] from = {1}, int64[1] to = {9},
         int64[2] ones = {1, 1}, int64[4] nopads = {0, 0, 0, 0}>"""
     rank = "p,q,r" if "wide" in body else "p,q,r,s" if body.count("Unsqueeze") == 2 else "p,q"
     assert simplified(f"agraph (float[2,3] x) => (float[{rank}] y) {weights} {{ {body} }}", {"x": floats(2, 3)}) == left
