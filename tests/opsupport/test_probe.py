@@ -214,6 +214,13 @@ def test_what_a_probe_overrules_and_what_it_does_not():
     after = settled_node(node(said, "engine", supported("a table")), ran)
     assert after.verdict.status is Status.UNSUPPORTED
     assert "alone it is taken" in after.verdict.reason
+    # What was measured to be wrong for some values is not refuted by a few random ones; what was not measured is settled.
+    rare = conditional("wrong over no elements", remedy="Where, after it", source="measured on OpenVINO 1")
+    after = settled_node(node(rare, "engine"), ran)
+    assert (after.verdict.status, after.kind) == (Status.CONDITIONAL, "engine")
+    assert "it did not show" in after.verdict.reason
+    untold = conditional("others did not", remedy="deploykit check --probe", source="measured on OpenVINO 1")
+    assert settled_node(node(untold, "measurement"), ran).verdict == ran
     # The remedy of a condition that does not hold is better than a general one.
     after = settled_node(node(conditional("if", remedy="the table's remedy", source="a table"), "table"), refused)
     assert (after.verdict.status, after.verdict.remedy) == (Status.UNSUPPORTED, "the table's remedy")

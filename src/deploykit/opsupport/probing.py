@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from deploykit.opsupport.summary import NodeVerdict, TargetSummary
 
 _REFUSED = "(refused)"
+# What was measured to go wrong under a condition; what was not measured refers to the probe itself.
+_MEASURED, _PROBE = "measured on", "--probe"
 
 
 def settle_by_probing(
@@ -74,6 +76,10 @@ def settled_node(node: NodeVerdict, probed: Verdict) -> NodeVerdict:
         if said.status is Status.SUPPORTED:
             return node
         return dataclasses.replace(node, verdict=dataclasses.replace(said, reason=f"{said.reason}; {probed.reason}"))
+    if probed.runs and said.reason and said.source.startswith(_MEASURED) and _PROBE not in said.remedy:
+        # Wrong for some values or sizes, which a few random inputs need not have.
+        reason = f"{said.reason} (on the inputs of a probe it did not show)"
+        return dataclasses.replace(node, verdict=dataclasses.replace(said, reason=reason))
     if node.kind == "engine" and said.status is Status.UNSUPPORTED and probed.runs:
         # In the model it is refused, whatever it does alone: the cause is around it.
         reason = f"{said.reason} (alone it is taken, {probed.source}: what is around it decides)"
