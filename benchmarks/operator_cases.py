@@ -186,6 +186,8 @@ def _differs(have, wanted, case, types):
     atol = max(case.atol, _ROUNDING.get(kind, 1e-6) * float(np.max(finite, initial=0)))
     if np.allclose(have, wanted, rtol=rtol, atol=atol, equal_nan=True):
         return ""
+    if wanted.dtype.kind in "fc" and np.isnan(have).sum() != np.isnan(wanted).sum():
+        return f"has {np.isnan(have).sum()} values that are no numbers, not {np.isnan(wanted).sum()}"
     with np.errstate(all="ignore"):
         far = np.nanmax(np.abs(have.astype(np.complex128) - wanted.astype(np.complex128)), initial=0)
     return f"differs by up to {far:.3g}"

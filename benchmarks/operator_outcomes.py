@@ -46,6 +46,8 @@ def judged(engine, case):
             return ["unseen", problem.message]
         except DeploykitError as problem:
             return ["refused", problem.message[:600]]
+        except ImportError:
+            raise  # that is about this installation
         except Exception as problem:  # whatever a vendor raises is its answer
             return ["refused", f"{type(problem).__name__}: {problem}"[:600]]
     if isinstance(made, str):
