@@ -265,6 +265,10 @@ class Search:
         except (ModelError, InvalidFileError) as problem:
             self._outcome.dropped.append((rewrite, names, f"its result is no valid model: {problem.message}"))
             return None
+        except RuntimeError as problem:  # our own code failed in a target's worker on a model that nobody gave it
+            last = str(problem).strip().splitlines()[-1]
+            self._outcome.dropped.append((rewrite, names, f"a target could not be asked about its result: {last}"))
+            return None
         step = Step(rewrite, tuple(changes), touched)
         return State(path, said, (*on.steps, step), origins(on.origin, changes))
 

@@ -137,7 +137,8 @@ def _types(node: Node) -> Verdict:
             )
         if any(isinstance(size, int) and size == 0 for size in dims) and not _is_option(node, value):
             return unsupported(
-                f"tensor {value.name!r} is empty, and Core ML has no empty tensors", remedy="deploykit simplify MODEL"
+                f"tensor {value.name!r} is empty, and Core ML has no empty tensors",
+                remedy="deploykit simplify MODEL -o OUT",
             )
     return supported()
 
@@ -271,7 +272,7 @@ def _assert_declared(node: Node, position: int, variable: Var) -> None:
         if not fits:
             raise Refused(
                 f"its lowering gives shape {[str(size) for size in made]}, the model declares {list(declared)}",
-                "deploykit simplify MODEL; please report the model if it stays",
+                "deploykit simplify MODEL -o OUT; please report the model if it stays",
             )
     if kind in _MIL_TYPES and variable.dtype != _MIL_TYPES[kind]:
         raise Refused(

@@ -81,7 +81,9 @@ def _with_bodies(model: ir.Model, said: Mapping[int, Verdict]) -> list[tuple[ir.
             inside = unknown(told, remedy="solve the refused node first, then check again", source=SOURCE)
         verdicts.update((id(node), inside) for body in bodies for node in ir.traversal.RecursiveGraphIterator(body))
     apart = unknown(
-        "it is in a function of the model", remedy="inline the model's functions: deploykit simplify", source=SOURCE
+        "it is in a function of the model",
+        remedy="inline the model's functions: deploykit simplify MODEL -o OUT",
+        source=SOURCE,
     )
     return [(node, _fed_shape(node, verdicts.get(id(node), apart))) for node in graph.all_nodes(model)]
 

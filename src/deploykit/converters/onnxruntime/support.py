@@ -174,7 +174,7 @@ def kernel_verdict(node: ir.Node, model: ir.Model) -> Verdict:
             return supported()  # one of ONNX Runtime's own in the standard's name space: SimplifiedLayerNormalization
         return unsupported(
             f"opset {opset} has no operator {operator}: it came with opset {first}",
-            remedy=f"deploykit export ... --opset {first}",
+            remedy=f"deploykit export MODEL -o OUT --opset {first}",
         )
     fitting = [kernel for kernel in kernels if kernel.covers(since)]
     if not fitting:
@@ -202,7 +202,7 @@ def _without_kernel(operator: str, domain: str, opset: int, since: int, kernels:
         return unsupported(
             f"opset {opset} means {operator} as revised in opset {since}, for which ONNX Runtime {ort.__version__} has "
             "no CPU kernel; it has one for an older revision",
-            remedy=f"use an opset below {since}: deploykit export ... --opset {since - 1}",
+            remedy=f"use an opset below {since}: deploykit export MODEL -o OUT --opset {since - 1}",
         )
     return unsupported(
         f"ONNX Runtime {ort.__version__} has no CPU kernel for {operator}", remedy="rewrite it with other operators"

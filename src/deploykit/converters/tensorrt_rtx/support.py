@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 _TOP_K_LIMIT = 3840  # "K exceeds the maximum value allowed (3840)", said by the builder only, after parsing
 _ASK = "rewrite it with operators that TensorRT has, or keep this part in another runtime"
+_QUANTIZE = "deploykit quantize MODEL -o OUT --precision int8 --calib DATA --target tensorrt-rtx"
 _REMEDIES = {
-    "QLinearConv": "quantize in Q/DQ form: deploykit quantize --target tensorrt-rtx",
-    "QLinearMatMul": "quantize in Q/DQ form: deploykit quantize --target tensorrt-rtx",
-    "QuantizeLinear": "TensorRT wants int8 with zero point 0: deploykit quantize --target tensorrt-rtx",
-    "DequantizeLinear": "TensorRT wants zero point 0 and a float bias: deploykit quantize --target tensorrt-rtx",
-    "DynamicQuantizeLinear": "quantize statically: deploykit quantize --precision int8 --target tensorrt-rtx",
-    "If": "when its condition is constant, deploykit simplify takes the branch; otherwise export without the branch",
+    "QLinearConv": f"quantize in Q/DQ form: {_QUANTIZE}",
+    "QLinearMatMul": f"quantize in Q/DQ form: {_QUANTIZE}",
+    "QuantizeLinear": f"TensorRT wants int8 with zero point 0: {_QUANTIZE}",
+    "DequantizeLinear": f"TensorRT wants zero point 0 and a float bias: {_QUANTIZE}",
+    "DynamicQuantizeLinear": f"quantize statically: {_QUANTIZE}",
+    "If": "where its condition is constant, deploykit simplify MODEL -o OUT takes the branch; otherwise export without",
     "Loop": "export with a fixed number of steps, so that the loop unrolls",
 }
 

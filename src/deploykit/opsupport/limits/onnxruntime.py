@@ -47,7 +47,8 @@ def _zero_point_per_channel(node: NodeFacts) -> Verdict | None:
         return None
     return fails(
         f"w_zero_point has {shape[0]} values, and its kernel takes one for all channels",
-        remedy="quantize the weights with one zero point, or use Q/DQ form: deploykit quantize --target onnxruntime",
+        remedy="quantize the weights with one zero point, or use Q/DQ form: "
+        "deploykit quantize MODEL -o OUT --precision int8 --calib DATA --target onnxruntime",
     )
 
 

@@ -93,7 +93,7 @@ def _transformed_axis(node: NodeFacts) -> Verdict | None:
 def _rounding(node: NodeFacts) -> Verdict | None:
     return right_while(
         "a difference of one step of uint8 does not matter: it rounds some values that lie between two steps otherwise",
-        remedy="quantize statically: deploykit quantize --target openvino",
+        remedy="quantize statically: deploykit quantize MODEL -o OUT --precision int8 --calib DATA --target openvino",
     )
 
 

@@ -29,7 +29,7 @@ _FALLBACK = {
 # What moves elements without computing: such layers take types that only Q/DQ produces and consumes.
 _MOVES = {"Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 _NARROW = {"float8_e4m3fn": "FP8", "float4_e2m1fn": "FP4", "int4": "INT4"}
-_QDQ = "quantize in Q/DQ form: deploykit quantize --target tensorrt-rtx"
+_QDQ = "quantize in Q/DQ form: deploykit quantize MODEL -o OUT --precision int8 --calib DATA --target tensorrt-rtx"
 
 
 @LIMITS.rule(ANY)
@@ -79,7 +79,11 @@ def _four_bit_activations(node: NodeFacts) -> Verdict | None:
     if made is None or made.dtype != "float4_e2m1fn":
         return None
     told = "it quantizes to FP4, which GPUs before compute capability 10.0 do not have"
-    return fails(told, remedy="quantize to INT8 or FP8: deploykit quantize --target tensorrt-rtx")
+    return fails(
+        told,
+        remedy="quantize to INT8 or FP8: "
+        "deploykit quantize MODEL -o OUT --precision int8 --calib DATA --target tensorrt-rtx",
+    )
 
 
 @LIMITS.rule("NonMaxSuppression")
