@@ -59,7 +59,7 @@ class Search:
         self._folder = folder
         self._on_progress = on_progress
         self._numbers = itertools.count(1)
-        self._made: dict[tuple[Path | str, ...], State | None] = {}
+        self._made: dict[tuple[Path, str, tuple[str, ...]], State | None] = {}
         self._proofs: dict[tuple[Path, Path], str] = {}
         self._retyping = False  # inputs and outputs may be retyped although no target names them
         self._futile: set[tuple[str, str, bool]] = set()  # (rewrite, node, retyping): it has been tried
@@ -229,7 +229,7 @@ class Search:
 
     def _applied(self, on: State, rewrite: Rewrite, names: Sequence[str]) -> State | None:
         """A copy of the model with the rewrite, judged by the targets; None when nothing changed or the asks are up."""
-        key = (on.path, rewrite.name, *names)
+        key = (on.path, rewrite.name, tuple(names))
         if key not in self._made:
             self._made[key] = self._make(on, rewrite, names)
         return self._made[key]

@@ -34,8 +34,8 @@ _REFUSED_TYPES = {"NotSupportedONNXNode", "ONNXFrameworkNode", "ONNXSubgraphFram
 _PACKED = {"int4", "uint4", "uint1"}
 _CONTROL_FLOW = {"If", "Loop", "Scan"}
 _REMEDIES = {
-    "If": "where its condition is constant, deploykit simplify MODEL -o OUT takes the branch; otherwise export the model "
-    "without the branch, or make both branches give the same rank",
+    "If": "where its condition is constant, deploykit simplify MODEL -o OUT takes the branch; otherwise export the "
+    "model without the branch, or make both branches give the same rank",
     "Loop": "export with a fixed number of steps, so that the loop unrolls",
     "Scan": "export with a fixed number of steps, so that the scan unrolls",
 }
