@@ -214,7 +214,7 @@ def test_what_a_probe_overrules_and_what_it_does_not():
     after = settled_node(node(said, "engine", supported("a table")), ran)
     assert after.verdict.status is Status.UNSUPPORTED
     assert "alone it is taken" in after.verdict.reason
-    # What was measured to be wrong for some values is not refuted by a few random ones; what was not measured is settled.
+    # What was measured to be wrong for some values is not refuted by random ones; what was not measured is settled.
     rare = conditional("wrong over no elements", remedy="Where, after it", source="measured on OpenVINO 1")
     after = settled_node(node(rare, "engine"), ran)
     assert (after.verdict.status, after.kind) == (Status.CONDITIONAL, "engine")
