@@ -136,6 +136,6 @@ class TargetSummary:
             **{str(status): counts[str(status)] for status in Status},
             "nodes": len(self.nodes),
             "macs_share": self.macs_share,
-            "partitions": self.partitions if self.runs else None,
+            "partitions": (self.partitions if self.left else self.partitions or 1) if self.runs else None,
             "verdict": self.verdict,
         }
