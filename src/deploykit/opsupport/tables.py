@@ -115,9 +115,13 @@ class Table:
             return
         against = [found for found in self._versions(node, row) if not found.holds]
         yield from map(Problem, against)
-        told = "kernels" in row and any(found.holds is False for found in against)
+        refused = any(found.holds is False for found in against)
         for condition in self.rules[node.key]:
-            if told and condition["machine"]["check"] == "opset_in":
+            # Of a kernel that is not there, its opsets have been told; of a type that is not taken, the type.
+            if refused and (
+                ("kernels" in row and condition["machine"]["check"] == "opset_in")
+                or (condition["kind"] == "dtype" and condition["machine"]["check"] == "none")
+            ):
                 continue
             found = outcome(condition, node, self._opset(node))
             if not found.holds:
@@ -186,7 +190,7 @@ class Table:
                     "declare the types where the model is exported",
                 )
             elif dtype not in taken and dtype not in self.narrowed:
-                yield broken(f"{place} is {dtype}, {listed(taken)} is taken", to_dtype(dtype))
+                yield broken(f"{place} is {dtype}, not {listed(taken)}", to_dtype(dtype))
 
     def _say(self, verdict: Callable[..., Verdict], outcomes: Iterable[Outcome]) -> Verdict:
         outcomes = list(outcomes)

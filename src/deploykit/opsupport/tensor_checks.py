@@ -200,7 +200,7 @@ def _dtype_in(place: str, tensor: TensorFacts, machine: Machine, node: NodeFacts
         return untold(f"the type of {place} is unknown, {listed(machine['dtypes'])} is taken", _TO_SHAPE)
     if dtype in machine["dtypes"]:
         return HOLDS
-    return broken(f"{place} is {dtype}, {listed(machine['dtypes'])} is taken", to_dtype(dtype))
+    return broken(f"{place} is {dtype}, not {listed(machine['dtypes'])}", to_dtype(dtype))
 
 
 def _dtype_same(machine: Machine, node: NodeFacts) -> Outcome:
