@@ -172,3 +172,32 @@ def test_large_constants_are_shared_and_not_copied(tmp_path):
     node = next(node for node in model.graph.all_nodes() if node.name == "inner")
     alone = node_model(model, node)
     assert alone.graph.initializers["w"].const_value is model.graph.initializers["w"].const_value
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes", "expected"),
+    [
+        ("2,3,4", "", [2, 3, 4]),
+        ("n,3,4", "<start = 1>", [3, 4]),
+        ("n,3,4", "<start = -2, end = -1>", [3]),
+        ("n,3,4", "", None),
+    ],
+)
+def test_a_shape_that_is_known_is_a_constant(shape, attributes, expected):
+    text = f"""<ir_version: 10, opset_import: ["": 20]>
+    agraph (float[{shape}] x) => (int64[k] y) <int64[1] more = {{7}}> {{
+        s = Shape {attributes} (x) t = Concat <axis = 0> (s, more) [neg] y = Neg (t)
+    }}"""
+    alone = NodeModels(model_of(text)).take("neg")
+    if expected is None:
+        assert [value.name for value in alone.graph.inputs] == ["t"]
+    else:
+        assert alone.graph.initializers["t"].const_value.numpy().tolist() == [*expected, 7]
+
+
+def test_what_takes_long_is_not_computed_on_the_way():
+    text = """<ir_version: 10, opset_import: ["": 20]>
+    agraph (float[1] x) => (float[1] y) <float[2] a = {1, 2}> {
+        e = Einsum <equation = "a,b,c->"> (a, a, a) [add] y = Add (e, x)
+    }"""
+    assert [value.name for value in NodeModels(model_of(text)).take("add").graph.inputs] == ["e", "x"]

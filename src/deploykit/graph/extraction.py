@@ -21,8 +21,17 @@ _ORIGIN = "deploykit.node"
 # A constant that is computed is computed here, when it and all before it are small: shapes, axes, scales.
 _LARGEST_COMPUTED = 65_536
 _LONGEST_CHAIN = 64
-_NEVER_CONSTANT = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
+# What exporters compute shapes, axes, scales and masks with; each takes time and memory in proportion to its tensors.
+_COMPUTED = frozenset(
+    {
+        "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Clip", "Concat", "ConstantOfShape",
+        "DequantizeLinear", "Div", "Equal", "Expand", "Flatten", "Floor", "Gather", "Greater", "GreaterOrEqual",
+        "Identity", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pad", "Pow",
+        "QuantizeLinear", "Range", "Reciprocal", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape",
+        "Round", "ScatterElements", "ScatterND", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile",
+        "Transpose", "Trilu", "Unsqueeze", "Where",
+    }
+)  # fmt: skip
 )
 
 
@@ -184,9 +193,11 @@ def _fix(model: ir.Model, dims: Mapping[str, int]) -> None:
 
 
 def _literal(value: ir.Value) -> ir.TensorProtocol | None:
-    """An initializer, or what a Constant node holds in any of its attributes."""
+    """An initializer, what a Constant node holds in any of its attributes, or a shape that is known."""
     tensor = constant_of(value)
     producer = value.producer()
+    if tensor is None and producer is not None and producer.op_type == "Shape" and producer.domain in ("", "ai.onnx"):
+        return _known_shape(producer)
     if tensor is not None or producer is None or producer.op_type != "Constant" or len(producer.attributes) != 1:
         return tensor
     (attribute,) = producer.attributes.values()
@@ -198,6 +209,16 @@ def _literal(value: ir.Value) -> ir.TensorProtocol | None:
         encoded = [text if isinstance(text, bytes) else str(text).encode() for text in texts]
         return ir.StringTensor(encoded, shape=ir.Shape([] if attribute.name == "value_string" else [len(encoded)]))
     return ir.tensor(np.array(attribute.value, kind.numpy()), name=value.name)
+
+
+def _known_shape(node: ir.Node) -> ir.TensorProtocol | None:
+    """What a Shape node gives, where it reads numbers only."""
+    (value,) = node.inputs
+    sizes = list(value.shape) if value is not None and value.shape is not None else [None]
+    chosen = sizes[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(sizes))]
+    if not all(isinstance(size, int) for size in chosen) or sizes == [None]:
+        return None
+    return ir.tensor(np.array(chosen, np.int64), name=node.outputs[0].name)
 
 
 _LITERALS = {
@@ -240,9 +261,7 @@ def _computed(value: ir.Value, opsets: Mapping[str, int]) -> ir.TensorProtocol |
 
 
 def _may_be_computed(node: ir.Node) -> bool:
-    if node.domain not in ("", "ai.onnx") or node.op_type in _NEVER_CONSTANT or any(True for _ in _bodies(node)):
-        return False
-    if not any(given is not None for given in node.inputs):
+    if node.domain not in ("", "ai.onnx") or node.op_type not in _COMPUTED:
         return False
     return all(_size(value) is not None for value in node.outputs if value.name)
 
