@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 
 import onnx
@@ -43,6 +44,12 @@ def test_a_node_with_a_rewrite_gets_the_command_that_a_shell_takes(hint, wanted)
     assert shlex.split(command) == expected
     assert rest.startswith(" may solve it (")
     assert rest.endswith("; otherwise: use another")
+
+
+def test_extension_libraries_are_repeated_for_their_target(wanted):
+    given = dataclasses.replace(wanted, libraries={"openvino": "/lib/my ops.so"})
+    assert shlex.split(given.fixing("openvino"))[-2:] == ["--custom-ops", "/lib/my ops.so"]
+    assert "--custom-ops" not in given.fixing("coreml@iOS17")
 
 
 def test_a_node_without_a_rewrite_keeps_its_remedy(hint):

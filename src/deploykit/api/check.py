@@ -83,7 +83,7 @@ def check(
         check_options(target, (options or {}).get(target.name, {}))
     libraries = extension_libraries(custom_ops, [parse_target(name)[0] for name in names])
     options = with_extensions(options, libraries)
-    wanted = Wanted(io.existing_file(Path(model), "model"), names, bounds_of(dims))
+    wanted = Wanted(io.existing_file(Path(model), "model"), names, bounds_of(dims), libraries)
     ask = functools.partial(check_model, targets=names, dims=wanted.dims, profiles=profiles, options=options)
     summaries: Sequence[TargetSummary]
     saved: list[saving.SavedNode] = []

@@ -74,6 +74,7 @@ def next_steps(wanted: Wanted, output: Path, summaries: Sequence[TargetSummary])
         if not summary.runs or target.converter is None:
             continue
         words = ["deploykit", "convert", str(output), "--to", name, "-o", str(output.with_suffix(target.suffix))]
+        words += wanted.extensions(name)
         text = f"{target.title} {summary.verdict}"
         if any(finding.code == NEEDS_BOUNDS for finding in summary.findings):
             for spec in inputs:

@@ -36,11 +36,15 @@ _NOTHING_ELSE = "make this part of the model with other operators"
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What a check was asked for, as its commands have to repeat it. targets: as named, `name` or `name@version`."""
+    """What a check was asked for, as its commands have to repeat it.
+
+    targets: as named, `name` or `name@version`. libraries: extension libraries by target name.
+    """
 
     model: Path
     targets: Sequence[str]
     dims: Bounds
+    libraries: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def command(self, target: str, *more: str, dims: Bounds | None = None) -> str:
         """`deploykit check MODEL --target T ...` as a shell takes it."""
@@ -48,7 +52,12 @@ class Wanted:
         words = ["deploykit", "check", str(self.model), "--target", target, *more]
         for name, (low, high) in bounds.items():
             words += ["--dim", f"{name}={low or 1}..{'' if high is None else high}"]
-        return shlex.join(words)
+        return shlex.join([*words, *self.extensions(target)])
+
+    def extensions(self, target: str) -> list[str]:
+        """`--custom-ops FILE` for a target that was given one."""
+        library = self.libraries.get(target.partition("@")[0])
+        return [] if library is None else ["--custom-ops", library]
 
     def fixing(self, target: str) -> str:
         """The command that fixes the model for a target."""
