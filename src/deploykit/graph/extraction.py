@@ -32,7 +32,6 @@ _COMPUTED = frozenset(
         "Transpose", "Trilu", "Unsqueeze", "Where",
     }
 )  # fmt: skip
-)
 
 
 class NodeModels:
