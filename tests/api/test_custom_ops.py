@@ -1,9 +1,12 @@
 """Extension libraries, for real: onnxruntime-extensions' operators, and an OpenVINO extension compiled here."""
 
+import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import httpx
 import onnx
 import pytest
 from onnx import parser
@@ -134,6 +137,29 @@ def test_convert_validate_and_bench_take_the_library(words_library, tmp_path):
     assert deploykit.validate(model, made, custom_ops=words_library).exit_code == 0
     (row,) = deploykit.bench(made, seconds=0.1, custom_ops=words_library).metrics["rows"]
     assert row["execution"] == "real"
+
+
+def test_serve_takes_the_library(words_library, tmp_path):
+    model = written(tmp_path, WORDS)
+    command = [
+        sys.executable,
+        "-m",
+        "deploykit",
+        "serve",
+        str(model),
+        "--http-port",
+        "0",
+        "--custom-ops",
+        words_library,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            port = json.loads(server.stdout.readline())["http"]
+            body = {"inputs": [{"name": "x", "shape": [2], "datatype": "BYTES", "data": ["ab", "c"]}]}
+            answer = httpx.post(f"http://127.0.0.1:{port}/v2/models/model/infer", json=body, timeout=30).json()
+        finally:
+            server.terminate()
+    assert answer["outputs"][0]["data"] == ["AB", "C"]
 
 
 def test_openvino_converts_operators_of_an_extension(openvino_library, tmp_path):

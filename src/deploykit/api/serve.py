@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit import graph, lazy
+from deploykit.api.extensions import extension_libraries
 from deploykit.api.validate import described
 from deploykit.comparison import require_runnable, why_not_runnable
 from deploykit.report import Report, warning
@@ -17,6 +18,8 @@ from deploykit.target import format_of, require_packages, target_of_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from deploykit.api.extensions import CustomOps
 
 _MEGABYTE = 1 << 20
 
@@ -30,6 +33,7 @@ def serve(
     max_body_mb: float = 64.0,
     device: Literal["cpu", "gpu", "npu"] = "cpu",
     provider: str | None = None,
+    custom_ops: CustomOps = None,
     log_level: int = logging.INFO,
     on_ready: Callable[[dict[str, Any]], None] | None = None,
 ) -> Report:
@@ -37,6 +41,7 @@ def serve(
 
     artifact: a file of any format that runs here, or a model repository with one model (its newest version).
     name: of the model; the file's stem, or the folder's name, otherwise. http_port: 0 picks a free one.
+    custom_ops: the engine's extension library, see `extensions.extension_libraries`.
     max_body_mb: megabytes (2**20 bytes) of a request. log_level: of the JSON lines on stderr.
     on_ready: called once, from another thread, with {"ready": true, "http": port, "grpc": None, "models": [name]}.
     Returns a report with metrics {"model", "version", "engine", "lanes", "threads"}; requests that had to be cut off
@@ -49,6 +54,8 @@ def serve(
     for module in ("starlette", "uvicorn", "prometheus_client"):
         lazy.require(module, "serve", purpose="deploykit serve")
     require_engine(path)
+    libraries = extension_libraries(custom_ops, [target_of_format(format_of(path) or "")])
+    options = RuntimeOptions(device=device, provider=provider, custom_ops=libraries)
     from deploykit.serving.dataplane import DataPlane
     from deploykit.serving.http import Limits
     from deploykit.serving.logs import json_logs
@@ -57,7 +64,7 @@ def serve(
 
     bound = listen(host, http_port)
     with json_logs(log_level):
-        model = Model(path, name=model_name, version=version, options=RuntimeOptions(device=device, provider=provider))
+        model = Model(path, name=model_name, version=version, options=options)
         server = Server(DataPlane([model]), bound, Limits(max_body=int(max_body_mb * _MEGABYTE)))
         facts = {"ready": True, "http": server.port, "grpc": None, "models": [model_name]}
         cut_off = server.run(lambda: on_ready(facts) if on_ready is not None else None)

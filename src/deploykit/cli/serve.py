@@ -17,7 +17,7 @@ import typer
 import deploykit
 from deploykit.cli import arguments
 from deploykit.cli.command import command
-from deploykit.cli.options import DeviceOpt, ProviderOpt
+from deploykit.cli.options import CustomOpsOpt, DeviceOpt, ProviderOpt
 from deploykit.cli.ui import Ui
 from deploykit.errors import ExitCode
 from deploykit.report import Report
@@ -41,6 +41,7 @@ def serve(
     ] = 64.0,
     device: DeviceOpt = "cpu",
     provider: ProviderOpt = None,
+    custom_ops: CustomOpsOpt = None,
 ) -> Report:
     """Serve an artifact over HTTP (KServe v2); prints one JSON line when ready and stops on Ctrl-C."""
     arguments.servable(artifact)
@@ -59,6 +60,7 @@ def serve(
         max_body_mb=max_body_mb,
         device=device,
         provider=provider,
+        custom_ops=custom_ops,
         log_level=logging.WARNING if ui.quiet else logging.DEBUG if ui.verbose else logging.INFO,
         on_ready=ready,
     )
