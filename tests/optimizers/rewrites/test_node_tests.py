@@ -20,8 +20,9 @@ STRUCTURAL = [
     "decompose-einsum", "decompose-arithmetic", "decompose-normalizations", "decompose-reductions", "decompose-resize",
     "decompose-spectra", "decompose-attention", "constant-results",
 ]  # fmt: skip
-# Computed by formulas with another rounding than onnxruntime's kernels in half precision or near a pole.
-LOOSE = {"decompose-arithmetic": 1e-4}
+# Formulas with another rounding near a pole; and a transform that onnxruntime itself has 3e-4 off where sums are 540,
+# while the matrices are within 2e-5 of what onnx expects.
+LOOSE = {"decompose-arithmetic": 1e-4, "decompose-spectra": 1e-3}
 
 
 def outcome(rewrite, case):
