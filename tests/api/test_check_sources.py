@@ -70,6 +70,14 @@ def test_model_of_parts_that_nothing_joins_runs_whole(model):
     assert [(row["verdict"], row["partitions"]) for row in report.metrics["targets"]] == [("runs whole", 1)] * 5
 
 
+def test_dimension_that_its_bounds_fix_is_fixed_for_tables(model):
+    path = model(PLAIN.replace("float[2]", "float[N,4]"))
+    (open_,) = deploykit.check(path, targets=["onnxruntime@qnn"]).metrics["targets"]
+    assert (open_["verdict"], open_["unsupported"]) == ("runs in 0 partitions", 2)
+    (fixed,) = deploykit.check(path, targets=["onnxruntime@qnn"], dims=["N=8"]).metrics["targets"]
+    assert (fixed["verdict"], fixed["unsupported"]) == ("runs whole", 0)
+
+
 def test_what_neither_engine_takes_stops_the_model(model):
     report = deploykit.check(model(NOWHERE), targets=["onnxruntime@nnapi", "onnxruntime-web@webgpu"])
     assert [row["verdict"] for row in report.metrics["targets"]] == ["does not run", "does not run"]
