@@ -226,7 +226,7 @@ def _lower(row: Judged, environment: Environment) -> Verdict:
     entry = REGISTRY.lookup(node.raw.domain, node.op, node.opset)
     if entry is None:
         return row.verdict
-    if not all(value is None or environment.knows(value) for value in node.raw.inputs):
+    if not all(environment.knows(value) for value in _read(node.raw)):
         return unknown(
             "it depends on a node that is refused",
             remedy="solve the refused nodes first, then check again",
@@ -258,6 +258,20 @@ def _lower(row: Judged, environment: Environment) -> Verdict:
         if variable is not None:
             environment.bind(value, variable)
     return dataclasses.replace(found, source=SOURCE)
+
+
+def _read(node: ir.Node) -> list[ir.Value]:
+    """What a node reads, and its bodies from around them."""
+    from onnx_ir.traversal import RecursiveGraphIterator
+
+    bodies = [attribute.as_graph() for attribute in node.attributes.values() if attribute.type.name == "GRAPH"]
+    inner = [other for body in bodies for other in RecursiveGraphIterator(body)]
+    own = {id(value) for other in inner for value in other.outputs}
+    for part in (*bodies, *(deeper for body in bodies for deeper in body.subgraphs())):
+        own |= {id(value) for value in (*part.inputs, *part.initializers.values())}
+    read = [*node.inputs, *(value for other in inner for value in other.inputs)]
+    read += [value for body in bodies for value in body.outputs]
+    return [value for value in read if value is not None and id(value) not in own]
 
 
 def _assert_declared(node: Node, position: int, variable: Var) -> None:
