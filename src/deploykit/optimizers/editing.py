@@ -12,31 +12,31 @@ if TYPE_CHECKING:
 STANDARD = ("", "ai.onnx")
 # Shapes inside are those of one iteration, and need not be those of the next.
 _REPEATED = ("Loop", "Scan", "SequenceMap")
+_WITH_BODIES = ("If", *_REPEATED)
 
 
 def nodes_of(model: ir.Model, *operators: str) -> list[ir.Node]:
     """Standard nodes of the graph and its bodies (functions left out), of the given operators or of all."""
-    return [
-        node
-        for node in ir.traversal.RecursiveGraphIterator(model.graph)
-        if node.domain in STANDARD and (not operators or node.op_type in operators)
-    ]
+    return _chosen(_walk(model.graph, loops=True), operators)
 
 
 def once_run(model: ir.Model, *operators: str) -> list[ir.Node]:
     """As `nodes_of` without the bodies of loops: where an inferred shape holds for the whole run."""
-    return [
-        node for node in _once(model.graph) if node.domain in STANDARD and (not operators or node.op_type in operators)
-    ]
+    return _chosen(_walk(model.graph, loops=False), operators)
 
 
-def _once(scope: ir.Graph) -> Iterator[ir.Node]:
-    for node in list(scope):
+def _chosen(nodes: Iterator[ir.Node], operators: Sequence[str]) -> list[ir.Node]:
+    wanted = frozenset(operators)
+    return [node for node in nodes if node.domain in STANDARD and (not wanted or node.op_type in wanted)]
+
+
+def _walk(scope: ir.Graph, *, loops: bool) -> Iterator[ir.Node]:
+    """As the library's iterator, which asks every attribute of every node, in a fifth of its time."""
+    for node in scope:
         yield node
-        if node.op_type in _REPEATED:
-            continue
-        for body in bodies(node):
-            yield from _once(body)
+        if (node.op_type in _WITH_BODIES or node.domain not in STANDARD) and (loops or node.op_type not in _REPEATED):
+            for body in bodies(node):
+                yield from _walk(body, loops=loops)
 
 
 def standard_opset(model: ir.Model) -> int:

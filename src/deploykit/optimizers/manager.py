@@ -44,10 +44,22 @@ class PassManager:
     def run(self, model: ir.Model) -> int:
         """Rewrites the model in place; returns the number of rounds that changed something.
 
-        Raises ModelError (DK635) when there is no fixed point within the limit.
+        A pass that has seen the model as it is does not look again. Raises ModelError (DK635) when there is no fixed
+        point within the limit.
         """
+        seen: dict[Pass, int] = {}
+        version = inferred = 0
         for rounds in range(self.limit):
-            if not self._round(model):
+            before = version
+            for step in self.passes:
+                if seen.get(step) == version:
+                    continue
+                if INFERRED_SHAPES in step.requires and inferred <= rounds:
+                    graph.infer_shapes(model)
+                    inferred = rounds + 1
+                seen[step] = version
+                version += step.run(model)
+            if version == before:
                 return rounds
         raise ModelError(
             f"the passes {', '.join(type(p).__name__ for p in self.passes)} still changed the graph after "
@@ -55,13 +67,3 @@ class PassManager:
             code="DK635",
             hint="deploykit simplify MODEL --engine onnxsim, or --engine onnxslim",
         )
-
-    def _round(self, model: ir.Model) -> bool:
-        changed = False
-        inferred = False
-        for step in self.passes:
-            if INFERRED_SHAPES in step.requires and not inferred:
-                graph.infer_shapes(model)
-                inferred = True
-            changed = step.run(model) or changed
-        return changed
