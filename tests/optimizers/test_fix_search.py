@@ -269,6 +269,15 @@ def test_a_rewrite_of_dtypes_is_the_last_resort(search):
     assert ops(outcome) == ["Relu", "Softplus", "Relu"]
 
 
+def test_an_interface_is_changed_only_where_the_target_then_runs_the_model(search):
+    rewrites = [becomes("HardSwish", "Relu", interface=True), becomes("Softplus", "Elu")]
+    outcome = search(CHAIN, [target("coreml", refuses("HardSwish", "Softplus", "Elu"))], rewrites)
+    assert ops(outcome) == ["HardSwish", "Softplus", "HardSwish"]
+    # It waits for what else there is to solve.
+    outcome = search(CHAIN, [target("coreml", refuses("HardSwish", "Softplus"))], rewrites)
+    assert ops(outcome) == ["Relu", "Elu", "Relu"]
+
+
 def test_a_rewrite_that_answers_certain_reasons_comes_first_where_one_is_given_and_last_elsewhere(search):
     whole = becomes("HardSwish", "Relu")
     type(whole).answers = ("opset",)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from deploykit import graph
 from deploykit.errors import InvalidFileError, ModelError
-from deploykit.optimizers.fix_state import State, Step, better, leads_nowhere, origins
+from deploykit.optimizers.fix_state import State, Step, better, leads_nowhere, origins, worth_its_interface
 from deploykit.optimizers.rewrites import all_rewrites
 from deploykit.progress import OnProgress, Progress, silent
 
@@ -101,15 +101,20 @@ class Search:
         """The first rewrite that is enough by itself, or else with what its result needs in turn."""
         plan = list(candidates)
         best: State | None = None
+        postponed: set[tuple[str, str, bool]] = set()  # until something else is solved
         for depth in (0, DEPTH):
             for rewrite, nodes in plan:
                 fresh = [name for name in nodes if (rewrite.name, name, self._retyping) not in self._futile]
                 found = self._proven(base, rewrite, fresh, depth) if fresh else None
+                if found is not None and not worth_its_interface(base, found):
+                    postponed.update((rewrite.name, name, self._retyping) for name in fresh)
+                    found = None
                 if found is not None and not self._left(found, nodes):
                     return found
                 if found is not None and (best is None or len(found.complaints()) < len(best.complaints())):
                     best = found
-        self._futile.update((rewrite.name, name, self._retyping) for rewrite, nodes in plan for name in nodes)
+        tried = {(rewrite.name, name, self._retyping) for rewrite, nodes in plan for name in nodes}
+        self._futile |= tried - postponed
         return best
 
     def _proven(self, base: State, rewrite: Rewrite, nodes: Sequence[str], depth: int) -> State | None:

@@ -143,6 +143,13 @@ def leads_nowhere(on: State, made: State) -> bool:
     return before.keys() == after.keys() and all(after[key] >= before[key] for key in before)
 
 
+def worth_its_interface(base: State, made: State) -> bool:
+    """Whether the interface is as it was, or its change is what a target needed to run the model at last."""
+    if not any(step.rewrite.interface for step in made.steps[len(base.steps) :]):
+        return True
+    return bool({target for target, _, _ in base.complaints()} - {target for target, _, _ in made.complaints()})
+
+
 def origins(known: Mapping[str, frozenset[str]], changes: Sequence[Change]) -> dict[str, frozenset[str]]:
     """For each node that came, the nodes of the first model that it stands for; known: before these changes."""
     origin = dict(known)

@@ -87,3 +87,9 @@ def test_quantized_weights_stay_quantized(never_applies):
         <int8[3,2,1,1] w = {{1, 2, 3, 4, 5, 6}}, float[1] s = {{0.5}}>
         {{ d = DequantizeLinear (w, s) y = Conv (x, d) }}"""
     never_applies(ConstantInputs(), text)
+
+
+def test_sequences_are_no_constants(never_applies):
+    text = f"""{HEADER} agraph (int64 i) => (float[2] y) <float[2] a = {{1, 2}}> {{
+        s = SequenceConstruct (a, a) y = SequenceAt (s, i) }}"""
+    never_applies(ConstantInputs(), text)

@@ -69,9 +69,16 @@ def _computable(node: ir.Node) -> list[tuple[int, list[ir.Node]]]:
             continue
         limit = max(_LARGEST, _elements(ancestors))
         made = [output for before in ancestors for output in before.outputs]
-        if all(v.shape is not None and v.shape.is_static() and math.prod(v.shape.numpy()) <= limit for v in made):
+        if all(_is_small(output, limit) for output in made):
             found.append((index, ancestors))
     return found
+
+
+def _is_small(value: ir.Value, limit: int) -> bool:
+    """Whether it is a tensor of a known size up to this many elements."""
+    if value.shape is None or not value.shape.is_static() or type(value.type).__name__ != "TensorType":
+        return False
+    return math.prod(value.shape.numpy()) <= limit
 
 
 def _ancestors(value: ir.Value) -> list[ir.Node]:
