@@ -122,6 +122,16 @@ def test_call_of_a_function_is_judged_by_its_body(shelf, nodes):
     assert said.status is Status.SUPPORTED
 
 
+def test_quantized_weights_are_no_constants_to_the_runtime():
+    text = """<ir_version: 10, opset_import: ["": 20]>
+    g (float[2] x) => (float[2] y) <int8[2] w = {1, 2}, float s = {0.5}> {
+        [kept] d = DequantizeLinear (w, s) y = Add (x, d)
+    }"""
+    kept, _ = facts_of(ir.from_proto(parser.parse_model(text)))
+    assert kept.outputs[0].foldable
+    assert not sources.is_constant(kept)
+
+
 def test_runtime_folds_constants_before_its_provider_is_asked(shelf, nodes):
     found = shelf(table=Fake(says=TABLE_NO, falls_back=True))
     assert [verdict.status for _, verdict in found.say(nodes["folded"], calls=False)] == [Status.SUPPORTED]

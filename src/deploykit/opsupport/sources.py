@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from deploykit import lazy
 from deploykit.opsupport.measured import load_measured
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
     from deploykit.opsupport.facts import NodeFacts
     from deploykit.opsupport.measured import Measured
+    from deploykit.opsupport.summary import Kind
     from deploykit.opsupport.tables import Table
     from deploykit.target import Target
-
-    Kind = Literal["", "probe", "engine", "measurement", "table"]
 
 _BEFORE_THE_PROVIDER = "becomes a constant before the provider is asked"
 
@@ -50,7 +49,12 @@ def settle(spoken: Sequence[tuple[Kind, Verdict]]) -> Settled:
 
 
 def is_constant(node: NodeFacts) -> bool:
-    """Whether the node gives constants only, which runtimes compute once, before their engines are asked."""
+    """Whether the node gives constants only, which runtimes compute once, before their engines are asked.
+
+    Quantized weights stay as they are: ONNX Runtime's constant folding leaves DequantizeLinear to the engine.
+    """
+    if node.op == "DequantizeLinear":
+        return False
     return bool(node.outputs) and all(value is None or value.foldable for value in node.outputs)
 
 
