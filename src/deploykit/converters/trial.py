@@ -149,6 +149,8 @@ def _tried(
         result = compare(reference.predict, predict, samples, tolerance=tolerance)
     except (UnavailableError, VendorError):
         raise
+    except DataError as problem:  # a type of which there are no arrays here
+        return {"reason": problem.message}
     except Exception as problem:  # the engine's own classes: this is what is tried
         told = problem.message if isinstance(problem, DeploykitError) else str(problem)
         why = f"it fails when it is run: {' '.join(told.split())[:600]}"
