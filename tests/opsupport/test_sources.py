@@ -100,8 +100,11 @@ def test_verdict_without_a_source_gets_the_name_of_its_table(shelf, nodes):
 @pytest.mark.parametrize("installed", ["1.2", "1.2.0", "1.2-nightly"])
 def test_values_known_to_be_wrong_override_the_engine_of_that_version(shelf, nodes, installed):
     measured = Fake("measured on 1.2", errs="its results are off by one")
-    kind, said = shelf(measured=measured, installed=installed).corrected(YES, nodes["real"])
+    heard = shelf(measured=measured, installed=installed).heard(YES, nodes["real"])
+    (kind, said), second = heard
     assert kind == "measurement"
+    assert second == ("engine", YES)
+    assert settle(heard).others == (YES,)
     assert said.status is Status.UNSUPPORTED
     assert said.reason == "its results are off by one"
     assert said.source == "measured on 1.2"
@@ -110,11 +113,11 @@ def test_values_known_to_be_wrong_override_the_engine_of_that_version(shelf, nod
 @pytest.mark.parametrize("installed", ["1.3", "1.20", None])
 def test_another_version_of_the_engine_speaks_for_itself(shelf, nodes, installed):
     found = shelf(measured=Fake(errs="its results are off by one"), installed=installed)
-    assert found.corrected(YES, nodes["real"]) == ("engine", YES)
+    assert found.heard(YES, nodes["real"]) == [("engine", YES)]
 
 
 def test_refusal_of_the_engine_stays_its_own(shelf, nodes):
-    assert shelf(measured=Fake(errs="wrong")).corrected(NO, nodes["real"]) == ("engine", NO)
+    assert shelf(measured=Fake(errs="wrong")).heard(NO, nodes["real"]) == [("engine", NO)]
 
 
 def test_call_of_a_function_is_judged_by_its_body(shelf, nodes):

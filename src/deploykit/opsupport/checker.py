@@ -179,7 +179,7 @@ def _judged(subject: _Subject, shelf: Shelf, answer: Answer | None, *, extended:
     for node, facts in zip(subject.nodes, subject.facts, strict=True):
         spoken = shelf.say(facts, calls=node.node in subject.calls)
         if engine is not None:
-            spoken.insert(0, shelf.corrected(next(engine), facts))
+            spoken = [*shelf.heard(next(engine), facts), *spoken]
         said = settle(spoken)
         if facts.since is None and shelf.extensible:
             said = _with_extension(said) if extended else _naming_extensions(said)

@@ -18,7 +18,7 @@ _OF_ONE_NODE = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|\b\d+\b")
 _WHY = {
     "probe": "it compiled and ran this very node",
     "engine": "it is the engine itself and was asked about this very model",
-    "measurement": "it is what the engine did when it was tried, and a table is what was written about it",
+    "measurement": "it is what the engine did with nodes like this one when they were tried",
 }
 
 

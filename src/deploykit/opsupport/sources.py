@@ -99,14 +99,15 @@ class Shelf:
             spoken.append(("table", _from(self.table.judge(node), self.table.source)))
         return spoken
 
-    def corrected(self, said: Verdict, node: NodeFacts) -> tuple[Kind, Verdict]:
-        """The engine's own verdict, unless it was measured on this version that it takes the node and errs."""
+    def heard(self, said: Verdict, node: NodeFacts) -> list[tuple[Kind, Verdict]]:
+        """The engine's own verdict; behind a measurement on this version, when it takes the node and errs."""
         if said.runs and self.measured is not None and self._is_measured_version():
             wrong = self.measured.wrong(node)
             if wrong is not None:
                 remedy = "rewrite the node with others, or keep this model in ONNX Runtime"
-                return "measurement", unsupported(wrong, remedy=remedy, source=self.measured.source)
-        return "engine", said
+                measured = unsupported(wrong, remedy=remedy, source=self.measured.source)
+                return [("measurement", measured), ("engine", said)]
+        return [("engine", said)]
 
     def _is_measured_version(self) -> bool:
         version = self.measured.version if self.measured is not None else ""
