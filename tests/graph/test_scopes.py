@@ -45,9 +45,14 @@ def test_the_scope_in_the_names_of_the_torchscript_exporter(name, op, expected):
     assert scope_of(node(name, op)) == expected
 
 
-@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
-def test_scopes_of_an_exported_module_survive_our_simplifying(exporter, deploykit_cli, tmp_path):
+@pytest.mark.parametrize(
+    ("exporter", "engine"),
+    [("dynamo", "native"), ("torchscript", "native"), ("dynamo", "onnxsim"), ("dynamo", "onnxslim")],
+)
+def test_scopes_of_an_exported_module_survive_simplifying(exporter, engine, deploykit_cli, tmp_path):
     pytest.importorskip("torch")
+    if engine != "native":
+        pytest.importorskip(engine)
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"
         "class Block(nn.Module):\n"
@@ -65,7 +70,7 @@ def test_scopes_of_an_exported_module_survive_our_simplifying(exporter, deployki
     )
     made = ["-o", "net.onnx", "--exporter", exporter, "--input", "x:float32[2,3,4]"]
     assert deploykit_cli("export", "net.py:Net", *made, cwd=tmp_path).code == 0
-    done = deploykit_cli("simplify", "net.onnx", "-o", "small.onnx", "--engine", "native", cwd=tmp_path)
+    done = deploykit_cli("simplify", "net.onnx", "-o", "small.onnx", "--engine", engine, cwd=tmp_path)
     assert done.code == 0, done.stderr
     for name in ("net.onnx", "small.onnx"):
         found = {n.op_type: [] for n in graph.load(tmp_path / name).graph}

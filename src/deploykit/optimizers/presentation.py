@@ -23,6 +23,7 @@ class Presentation:
     producer: tuple[str | None, str | None]
     texts: tuple[str | None, str | None]
     keys: frozenset[str]
+    origins: dict[str, dict[str, str]]
     shapes: dict[str, ir.Shape | None]
     shows_inner_shapes: bool
     names_nodes: bool
@@ -36,6 +37,14 @@ class Presentation:
             (model.producer_name, model.producer_version),
             (model.graph.name, model.doc_string),
             frozenset(key for node in nodes for key in node.metadata_props),
+            # Which module a value was computed in: engines keep names of values, and drop what is said of nodes.
+            {
+                value.name: dict(node.metadata_props)
+                for node in nodes
+                if node.metadata_props
+                for value in node.outputs
+                if value.name
+            },
             {
                 value.name or "": None if value.shape is None else value.shape.copy()
                 for value in (*model.graph.inputs, *model.graph.outputs)
@@ -53,6 +62,9 @@ class Presentation:
         for node in graph.all_nodes(model):
             for key in [key for key in node.metadata_props if key not in self.keys]:
                 del node.metadata_props[key]
+            if not node.metadata_props:
+                said = (self.origins.get(value.name or "") for value in node.outputs)
+                node.metadata_props.update(next(filter(None, said), {}))
         if not self.shows_inner_shapes:
             for value in _inner_values(model):
                 value.shape = value.type = None
