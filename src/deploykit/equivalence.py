@@ -5,8 +5,8 @@ Compares in this process, with the reference: call it in a worker.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import gc
 import hashlib
 import itertools
 from collections import Counter
@@ -22,7 +22,7 @@ from deploykit.data import dim_ranges, open_data
 from deploykit.errors import VendorError
 from deploykit.parity import TOLERANCES, row_for
 from deploykit.progress import OnProgress, Progress, silent
-from deploykit.reference import Reference, StandardReference
+from deploykit.reference import Reference, StandardReference, free_memory
 from deploykit.report import Finding, failure, warning
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def compare_models(
 
     The tolerance is that of the original's float type, or of `bound` (a row of `parity.TOLERANCES`) where that is
     looser. requantized: names of quantization nodes that were replaced on purpose. opener: opens both models.
-    Random nodes get the same seeds on both sides, so that what is built on them is compared too. Operators that the
-    reference does not have are replaced on both sides by one that passes its first input on: what is around them is
-    compared, and a warning names them. compared: False when not even that runs. Error findings are differences.
+    Random nodes get the same seeds on both sides. Operators that the reference does not have are replaced on both sides
+    by one that passes its first input on, and a warning names them. compared: False when not even that runs. Error
+    findings are differences.
     """
     first, second = graph.load(original), graph.load(candidate)
     findings = interface_differences(first, second)
@@ -85,25 +85,23 @@ def compare_models(
             paths.append(path)
         precision = row_for(_precision(first), bound)
         del first, second, model  # their weights would stay beside those of the sessions
-        gc.collect()
+        free_memory()
         return _compare_outputs(paths, opener, precision, findings, dims or {}, seed, samples, on_progress)
 
 
 def _opened(
     original: Path, opener: Callable[[Path], Reference], findings: list[Finding]
 ) -> tuple[Reference, Callable[[Path], Reference]] | None:
-    """The original, and how to open what is compared with it; None where the original does not run at all.
-
-    Where the opener does not take it, the standard's own definitions are tried.
-    """
+    """The original, opened or by the standard's own definitions, and what opens the other; None: it does not run."""
     try:
         return opener(original), opener
     except VendorError as problem:
-        try:
-            standard = StandardReference(original)
-        except VendorError:
-            findings.append(warning("DK632", f"the original does not run here: {problem.message[:300]}"))
-            return None
+        refusal = problem.message[:300]
+    try:
+        standard = StandardReference(original)
+    except VendorError:
+        findings.append(warning("DK632", f"the original does not run here: {refusal}"))
+        return None
     text = "onnxruntime does not take the original: compared by the standard's own definitions (onnx.reference)"
     findings.append(warning("DK660", text))
     return standard, StandardReference
@@ -119,7 +117,7 @@ def _compare_outputs(
     samples: int,
     on_progress: OnProgress,
 ) -> dict[str, Any]:
-    """One after the other, so that the weights of one model are in memory; the original's outputs are kept."""
+    # One after the other, so that the weights of one model are in memory.
     opened = _opened(paths[0], opener, findings)
     if opened is None:
         return _result(findings)
@@ -134,21 +132,20 @@ def _compare_outputs(
         taken: list[tuple[Sample, dict[str, Any]]] = []
         for sample in probe.samples(count):
             on_progress(Progress("running the original", sample.name, len(taken), None))
-            taken.append((sample, probe.outputs))
+            taken.append((sample, copy.deepcopy(probe.outputs)))  # the arrays would keep the session's memory
     finally:
         reference.close()
     if not taken:
         findings.append(warning("DK632", f"the original refuses every input that was tried: {probe.refusal}"))
         return _result(findings)
+    del reference, probe, opened
+    free_memory()
     other = opener(paths[1])
+    outputs, tolerance = iter([given for _, given in taken]), TOLERANCES[precision]
+    inputs = [sample for sample, _ in taken]
     try:
-        outputs = iter([given for _, given in taken])
         result = compare(
-            lambda feeds: next(outputs),
-            other.predict,
-            [sample for sample, _ in taken],
-            tolerance=TOLERANCES[precision],
-            on_progress=on_progress,
+            lambda feeds: next(outputs), other.predict, inputs, tolerance=tolerance, on_progress=on_progress
         )
     except VendorError as problem:
         text = f"the rewritten model refuses an input that the original takes: {problem.message[:300]}"
@@ -168,17 +165,13 @@ class Probe:
     """
 
     def __init__(self, model: Path, reference: Reference, ranges: Mapping[str, DimRange], seed: int) -> None:
+        """outputs: the original's for the sample that was yielded last; refusal: why it took none."""
         self.refusal = ""
         self._model = model
         self._reference = reference
         self._ranges = ranges
         self._seed = seed
-        self._outputs: dict[str, Any] = {}
-
-    @property
-    def outputs(self) -> dict[str, Any]:
-        """The original's outputs for the sample that was yielded last."""
-        return self._outputs
+        self.outputs: dict[str, Any] = {}
 
     def samples(self, count: int) -> Iterator[Sample]:
         """At most `count` samples that the original takes, and some with other values of single integers."""
@@ -242,19 +235,19 @@ class Probe:
 
     def _finite(self, sample: Sample) -> Sample:
         """The sample, or its absolute values where the outputs are NaN (Sqrt, Log) and those give numbers."""
-        if _all_finite(self._outputs):
+        if _all_finite(self.outputs):
             return sample
-        before = self._outputs
+        before = self.outputs
         feeds = {name: np.abs(array) if array.dtype.kind == "f" else array for name, array in sample.feeds.items()}
         other = dataclasses.replace(sample, feeds=feeds, name=f"{sample.name}, absolute")
-        if self._takes(other) and _all_finite(self._outputs):
+        if self._takes(other) and _all_finite(self.outputs):
             return other
-        self._outputs = before
+        self.outputs = before
         return sample
 
     def _takes(self, sample: Sample) -> bool:
         try:
-            self._outputs = self._reference.predict(sample.feeds)
+            self.outputs = self._reference.predict(sample.feeds)
         except VendorError as problem:
             self.refusal = problem.message[:300]
             return False

@@ -5,6 +5,8 @@ Runs user models in this process: call it in a worker.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import tempfile
 from pathlib import Path
@@ -58,7 +60,7 @@ class Reference:
                 graph.save(loaded, path)
             del loaded  # its weights would stay beside those of the session
             if path.stat().st_size > _LARGE:
-                gc.collect()
+                free_memory()
             self._session = _session(path, threads)
         except BaseException:  # an interrupt, too, must leave no folder behind
             self._folder.cleanup()
@@ -95,6 +97,16 @@ class Reference:
         """Frees the session and its temporary files."""
         self._session = None
         self._folder.cleanup()
+
+
+def free_memory() -> None:
+    """Gives what is no longer read back to the system, before something large follows.
+
+    Graphs hold cycles, which wait for the collector; and the C library keeps freed pieces for itself until asked.
+    """
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # another C library than GNU's
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class StandardReference(Reference):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -44,6 +43,7 @@ def simplify(
     """
     from deploykit.optimizers.candidates import ENGINES, warm
     from deploykit.optimizers.stage import SimplifyStage
+    from deploykit.reference import free_memory
     from deploykit.stage import run_stage
 
     if engine != "auto" and engine not in ENGINES:
@@ -56,7 +56,7 @@ def simplify(
     with workers() as pool:
         warm(pool, engine, path.stat().st_size)
         original = graph.describe(path)
-        gc.collect()  # of a graph with all its weights
+        free_memory()  # of a graph with all its weights
         sizes: dict[str, int] = dict(dims) if isinstance(dims, Mapping) else dict(map(parse_fixed_dim, dims))
         _check_dims(sizes, original.inputs)
         return run_stage(

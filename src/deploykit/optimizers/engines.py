@@ -5,7 +5,6 @@ What they write is only a candidate: `equivalence.compare_models` decides.
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from deploykit.graph.reading import EXTERNAL_FILES
 from deploykit.lazy import versions_of
 from deploykit.optimizers.presentation import Presentation
 from deploykit.progress import OnProgress, silent
+from deploykit.reference import free_memory
 
 if TYPE_CHECKING:
     import onnx
@@ -35,7 +35,7 @@ def native_job(model: str, output: str, exact: bool = False) -> dict[str, Any]:
     presentation, original = Presentation.of(loaded), _measured(loaded)
     facts = _written(simplify_natively(loaded, size, exact=exact), presentation, Path(output))
     del loaded
-    gc.collect()  # the comparison in this process needs the room
+    free_memory()  # the comparison in this process needs the room
     return {**facts, "original": original, "versions": versions_of("onnx-ir", "onnx")}
 
 
