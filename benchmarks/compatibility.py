@@ -51,7 +51,7 @@ def outcomes(engine, names, *, function="operator_outcomes:outcome"):
         used += 1
         try:
             found = worker.call(
-                "operator_outcomes:outcome",
+                function,
                 {"engine": engine, "name": name},
                 block=get_target(engine).blocked,
                 timeout=TIMEOUT,

@@ -61,6 +61,9 @@ def names():
 def case(name):
     """The case of that name."""
     test, _, variant = name.partition("@")
+    if variant not in (GIVEN, CONSTANTS):
+        message = f"{name} is a variation: operator_variations makes it"
+        raise KeyError(message)
     test = _tests()[test]
     model = onnx.ModelProto()
     model.CopyFrom(test.model)

@@ -94,11 +94,10 @@ class Measured:
         )
 
     def _refused(self, node: NodeFacts, reason: int, where: str) -> Verdict:
-        told = self.reasons[reason]
-        remedy = f"change {_told(node)}, or rewrite {node.op} with other operators"
-        if told.startswith(WRONG):
-            return unsupported(f"{WRONG} {where}{told.removeprefix(WRONG).strip()}", remedy=remedy, source=self.source)
-        return unsupported(f"{where}{told}", remedy=remedy, source=self.source)
+        told, like = self.reasons[reason], _told(node)
+        remedy = f"change {like}, or rewrite {node.op} with other operators"
+        start, told = (f"{WRONG} ", told.removeprefix(WRONG).strip()) if told.startswith(WRONG) else ("", told)
+        return unsupported(f"{start}{where}{told} (with {like})", remedy=remedy, source=self.source)
 
 
 WRONG = "takes it and computes wrong values:"
