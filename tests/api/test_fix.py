@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import typer
 from onnx import numpy_helper, parser
 
 import deploykit
+from deploykit.cli import app
 from deploykit.errors import ExitCode, ModelError, OutputError, UsageError
 from deploykit.isolation import workers
 from deploykit.optimizers import fix, fix_search
@@ -298,3 +301,6 @@ def test_the_next_command_converts_the_result_with_the_shapes_that_its_target_ne
     (step,) = [finding.hint for finding in report.findings if finding.code == "DK242"]
     assert step.startswith(f"`deploykit convert {tmp_path}/fixed.onnx --to coreml -o {tmp_path}/fixed.mlpackage")
     assert "--profile x=1x4:8x4:64x4" in step
+    words = shlex.split(step.strip("`"))[1:]
+    assert typer.main.get_command(app.app).main([*words, "--quiet"], "deploykit", standalone_mode=False) == 0
+    assert (tmp_path / "fixed.mlpackage").is_dir()

@@ -75,7 +75,7 @@ def next_steps(wanted: Wanted, output: Path, summaries: Sequence[TargetSummary])
             continue
         words = ["deploykit", "convert", str(output), "--to", name, "-o", str(output.with_suffix(target.suffix))]
         words += wanted.extensions(name)
-        text = f"{target.title} {summary.verdict}"
+        text = f"{target.title}: the result {summary.verdict}"
         if any(finding.code == NEEDS_BOUNDS for finding in summary.findings):
             for spec in inputs:
                 profile = suggested_profile(spec, wanted.dims)
