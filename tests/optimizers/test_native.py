@@ -237,3 +237,21 @@ def test_old_files_get_no_initializer_that_is_no_input():
     assert not after.graph.initializer
     x = floats(2, 3)
     np.testing.assert_allclose(run(after, {"x": x})[0], x * 5, rtol=1e-6)
+
+
+NORMALIZED = """agraph (float[n,2,3] x) => (float[n,2,3] y)
+    <float[3] s = {1,2,0.5}, float[3] b = {0,1,-1}, float eps = {0.001}, float two = {2}>
+    { m = ReduceMean <axes = [-1]> (x) c = Sub(x, m) q = Pow(c, two) v = ReduceMean <axes = [-1]> (q) e = Add(v, eps)
+      r = Sqrt(e) d = Div(c, r) t = Mul(d, s) y = Add(t, b) }"""
+
+
+def test_a_layer_normalization_in_parts_becomes_one():
+    assert simplified(NORMALIZED, {"x": floats(2, 2, 3)}) == ["LayerNormalization"]
+    assert simplified(NORMALIZED, {"x": floats(2, 2, 3)}, opset=16).count("ReduceMean") == 2
+
+
+def test_parts_of_a_normalization_that_others_read_stay():
+    text = NORMALIZED.replace("(float[n,2,3] y)", "(float[n,2,3] y, float[n,2,3] c)")
+    assert "LayerNormalization" not in simplified(text, {"x": floats(2, 2, 3)})
+    over_two = NORMALIZED.replace("v = ReduceMean <axes = [-1]>", "v = ReduceMean <axes = [1]>")
+    assert "LayerNormalization" not in simplified(over_two, {"x": floats(2, 2, 3)})

@@ -11,6 +11,7 @@ from deploykit.optimizers.drop_zero_state import DropZeroState
 from deploykit.optimizers.fold_constants import FoldConstants
 from deploykit.optimizers.fuse_affine import FuseAffine
 from deploykit.optimizers.fuse_gemm import FuseGemm
+from deploykit.optimizers.fuse_layer_norm import FuseLayerNorm
 from deploykit.optimizers.fuse_pad import FusePad
 from deploykit.optimizers.inline_branches import InlineBranches
 from deploykit.optimizers.manager import Pass, PassManager
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 # The share of the file by which stored results may enlarge it, below what `--max-growth` allows by default.
 _FOLDING_GROWTH = 0.02
 # Passes that compute with weights: equal in real numbers, and in floats but for rounding.
-_ROUNDING: tuple[type[Pass], ...] = (FuseAffine, MergeConstants, FuseGemm)
+_ROUNDING: tuple[type[Pass], ...] = (FuseLayerNorm, FuseAffine, MergeConstants, FuseGemm)
 
 
 def simplify_natively(model: ir.Model, size: int, *, exact: bool = False) -> ir.Model:
@@ -47,6 +48,7 @@ def simplify_natively(model: ir.Model, size: int, *, exact: bool = False) -> ir.
         MergePairs(),
         DropZeroState(),
         DropExpand(),
+        FuseLayerNorm(),
         FusePad(),
         FuseAffine(),
         MergeConstants(),
