@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from onnx import parser as text
 
 trt = pytest.importorskip("tensorrt_rtx")
 
-from deploykit.converters.tensorrt_rtx.parser import VendorLog, node_in  # noqa: E402 - after the skip
+from deploykit.converters.tensorrt_rtx.parser import VendorLog, _reason, node_in  # noqa: E402 - after the skip
 
 
 def test_a_setting_that_is_dropped_is_an_error_though_the_plan_is_built():
@@ -46,3 +47,27 @@ def test_other_warnings_are_notes_said_once():
 )
 def test_the_layer_is_read_from_the_builders_text(text, node):
     assert node_in(text) == node
+
+
+def test_what_the_parser_makes_of_uint8_is_int8():
+    """The proof of the rule on uint8: the type of the parsed layer, since no engine runs here."""
+    model = text.parse_model("""<ir_version: 10, opset_import: ["": 20]>
+    agraph (float[1,4] x) => (float[1,4] y) <float s = {0.1}, uint8 z = {0}>
+    { q = QuantizeLinear (x, s, z)  y = DequantizeLinear (q, s, z) }""")
+    log = VendorLog()
+    network = trt.Builder(log).create_network(0)
+    assert trt.OnnxParser(network, log).parse(model.SerializeToString())
+    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    made = [layer.get_output(0).dtype for layer in layers if layer.type == trt.LayerType.QUANTIZE]
+    assert made == [trt.DataType.INT8]
+
+
+def test_a_reason_leaves_out_sources_and_the_missing_driver():
+    said = (
+        "Invalid Node - n\nITensor::getDimensions: Error Code 4: (n: input has type Int32. In checkType at "
+        "/_src/optimizer/common/nodeBase.cpp:456)\n[checkMacros.cpp::catchCudaError::250] Error Code 1: Cuda Runtime "
+        "(cudaError 35: CUDA driver version is insufficient for CUDA runtime version)"
+    )
+    told = _reason("DequantizeLinear", said, "f")
+    assert told.endswith("(n: input has type Int32)")
+    assert "cuda" not in told.lower()

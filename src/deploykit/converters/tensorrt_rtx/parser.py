@@ -22,6 +22,7 @@ _DROPPED = re.compile(
     r"\bignor(ed|ing|es)\b|\breject(ed|ing|s)?\b|\bunsupported\b|\bnot supported\b|\bdoes not support\b|\bno effect\b",
     re.IGNORECASE,
 )
+_SOURCE_PLACE = re.compile(r"\.?\s+In \w+ at \S+:\d+")
 _NODE_IN_TEXT = re.compile(r"operation '([^']+)'|\bI\w+Layer ([^\s:]+):")
 
 
@@ -91,6 +92,7 @@ def parse_problems(parser: Any) -> list[ParseProblem]:
 
 def _reason(op: str, text: str, function: str) -> str:
     """The parser's text as a sentence: what it gives is often a bare C++ condition, at worst `false`."""
+    text = _sentence(text)
     quoted = re.search(r'&&\s*\\?"(.+?)\\?"\s*$', text)
     if "Plugin not found" in text:
         return f"its ONNX parser has no {op} and no plugin of that name is registered"
@@ -99,6 +101,16 @@ def _reason(op: str, text: str, function: str) -> str:
     if text.strip() in {"false", ""}:
         return f"its ONNX parser does not import {op} ({function})"
     return f"its ONNX parser requires: {text}"
+
+
+def _sentence(text: str) -> str:
+    """What the text says of the model: without places in TensorRT's sources, and without the missing driver.
+
+    Whatever the parser asks of CUDA fails on a machine without a GPU, and is no fault of the node.
+    """
+    lines = [line.strip() for line in text.splitlines()]
+    told = " ".join(line for line in lines if line and "cudaError" not in line and not line.startswith("[checkMacros"))
+    return _SOURCE_PLACE.sub("", told).strip()
 
 
 def source_label() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from deploykit.opsupport.limits.rules import ANY, Limits, fails, given
+from deploykit.opsupport.limits.rules import ANY, Limits, fails, given, wrong
 from deploykit.opsupport.verdict import unsupported
 
 if TYPE_CHECKING:
@@ -98,6 +98,16 @@ def _computed_zero_point(node: NodeFacts) -> Verdict | None:
     if zero_point is None or zero_point.foldable:
         return None
     return fails("its zero point is not an initializer", remedy=_QDQ)
+
+
+@LIMITS.rule("QuantizeLinear", "DequantizeLinear")
+def _unsigned(node: NodeFacts) -> Verdict | None:
+    """The parser makes INT8 layers of uint8 ones (`ITensor.dtype` of what it parsed): 128 to 255 would end at 127."""
+    quantized = node.outputs[0] if node.op == "QuantizeLinear" else given(node, 0)
+    if quantized is None or quantized.dtype != "uint8":
+        return None
+    told = f"{quantized.name!r} is uint8, which its parser reads as int8: everything above 127 is cut off"
+    return wrong(told, remedy=_QDQ)
 
 
 @LIMITS.rule("TensorScatter")
