@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
+from deploykit.api.extensions import extension_libraries
 from deploykit.data.specs import DimRange, parse_dim, parse_input
 from deploykit.errors import UsageError
-from deploykit.exporters.request import parse_args
+from deploykit.exporters.request import parse_args, parse_layout
 from deploykit.exporters.sources import KINDS, detect, takes
 from deploykit.isolation import workers
 from deploykit.progress import OnProgress, silent
+from deploykit.target import get_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from deploykit.api.extensions import CustomOps
     from deploykit.artifact import Artifact, TensorSpec
     from deploykit.exporters.sources import Source
     from deploykit.exporters.stage import ExportOptions
     from deploykit.report import Report
 
 EXPORTERS = ("auto", "dynamo", "torchscript")
-_EXPORTED = tuple(kind.name for kind in KINDS.values() if kind.via in ("torch", "tensorflow"))
+_EXPORTED = tuple(kind.name for kind in KINDS.values() if kind.via in ("torch", "tensorflow", "sklearn"))
+_TENSORFLOW, _TORCH = (
+    tuple(kind.name for kind in KINDS.values() if kind.via == via) for via in ("tensorflow", "torch")
+)
 
 
 def export(
@@ -37,6 +44,9 @@ def export(
     opset: int | None = None,
     exporter: str = "auto",
     signature: str | None = None,
+    layout: Iterable[str] | str = (),
+    custom_ops: CustomOps = None,
+    trust: bool = False,
     force: bool = False,
     seed: int = 0,
     on_progress: OnProgress = silent,
@@ -44,12 +54,16 @@ def export(
     """Exports a source to ONNX at `output`; the file is compared with the source before it is published.
 
     source: `path/file.py:factory`, `package.module:factory`, `.pt2`, TorchScript, ONNX, a SavedModel folder, `.keras`,
-    `.h5`, or `.tflite`.
+    `.h5`, `.tflite`, `.skops`; `.joblib` and `.pkl` of scikit-learn models with `trust`.
     inputs: `x:float32[batch,3]`. dims: `batch=1..64`. sample: a .npz with one array for each input.
     weights: .safetensors, or a state dict. args: constructor arguments.
     opset: None takes 20 for PyTorch, 18 for TensorFlow, and keeps the one of an ONNX source.
     exporter: "auto", "dynamo" or "torchscript", of PyTorch models; auto takes the second where the first fails.
+    trust: loads pickles and unknown types of a `.skops` file, which can run code.
     signature: of a SavedModel or LiteRT file; None takes `serving_default`, or the only one.
+    layout: "nchw" or "nhwc" for every image tensor of a TensorFlow source, or `NAME=nchw` for single ones.
+    custom_ops: Python files with a table `TRANSLATIONS` of ONNX forms for PyTorch operators, and onnxruntime's extension
+    library with operators that the exported file has.
     Returns a report with the artifact, metrics "exporter", "dims", "source_files" ({path: digest} of the Python files
     that were imported from the source's folder), "parity", and for TensorFlow the "layout" of image tensors; failed,
     with nothing written, when the outputs differ.
@@ -59,9 +73,10 @@ def export(
     from deploykit.stage import run_stage
 
     found = detect(source)
-    via = takes(found)
+    via = takes(found, trust=trust)
     if exporter not in EXPORTERS:
         raise UsageError(f"there is no exporter {exporter!r}", code="DK604", hint=f"one of {', '.join(EXPORTERS)}")
+    translations, libraries = split_custom_ops(custom_ops)
     target = io.check_output(Path(output), force=force, suffix=".onnx")
     options = ExportOptions(
         inputs=tuple(parse_input(spec) if isinstance(spec, str) else spec for spec in inputs),
@@ -72,6 +87,10 @@ def export(
         opset=opset,
         exporter=exporter,
         signature=signature,
+        layout=parse_layout([layout] if isinstance(layout, str) else layout),
+        translations=translations,
+        libraries=libraries,
+        trust=trust,
         seed=seed,
     )
     _check_combination(found, options)
@@ -81,12 +100,26 @@ def export(
         )
 
 
+def split_custom_ops(given: CustomOps) -> tuple[tuple[Path, ...], dict[str, str]]:
+    """Python files with translations, and extension libraries by target name."""
+    if given is None or hasattr(given, "items"):
+        return (), extension_libraries(given, [get_target("onnxruntime")])
+    texts = [given] if isinstance(given, (str, os.PathLike)) else list(given)
+    files = [Path(text) for text in texts if Path(text).suffix == ".py"]
+    libraries = extension_libraries([t for t in texts if Path(t).suffix != ".py"], [get_target("onnxruntime")])
+    return tuple(io.existing_file(file, "translations file") for file in files), libraries
+
+
 def _check_combination(source: Source, options: ExportOptions) -> None:
     """Refuses options that would do nothing for this kind of source."""
     for given, names, kinds, owner in (
-        (options.weights is not None or options.args, "--weights and --arg", ("python",), "a Python factory"),
+        (options.weights, "--weights", ("python",), "a Python factory"),
+        (options.args, "--arg", ("python", "torchscript"), "a Python factory, or a TorchScript method's arguments"),
         (options.sample is not None, "--sample", _EXPORTED, "a source that is run to export it"),
         (options.signature, "--signature", ("savedmodel", "tflite"), "a SavedModel or LiteRT file"),
+        (options.layout, "--layout", _TENSORFLOW, "a TensorFlow, Keras or LiteRT source"),
+        (options.translations, "--custom-ops with translations", _TORCH, "a PyTorch source"),
+        (options.libraries, "--custom-ops", (*_TORCH, "onnx"), "a source with operators of its own"),
     ):
         if given and source.kind.name not in kinds:
             raise UsageError(

@@ -61,11 +61,11 @@ def _suffixes() -> list[str]:
     return sorted({".onnx", *(target.suffix for target in map(get_target, target_names()) if target.suffix)})
 
 
-def source(text: str) -> str:
+def source(text: str, *, trust: bool = False) -> str:
     """A SOURCE of a kind that `export` takes; the error says which way works for another kind."""
     from deploykit.exporters.sources import detect, takes
 
-    takes(detect(text))
+    takes(detect(text), trust=trust)
     return text
 
 

@@ -10,7 +10,17 @@ import deploykit
 from deploykit import io
 from deploykit.cli import arguments
 from deploykit.cli.command import command
-from deploykit.cli.options import ArgOpt, DimRangeOpt, InputOpt, OutOpt, SampleOpt, SeedOpt, SourceArg, WeightsOpt
+from deploykit.cli.options import (
+    ArgOpt,
+    DimRangeOpt,
+    InputOpt,
+    OutOpt,
+    SampleOpt,
+    SeedOpt,
+    SourceArg,
+    TrustOpt,
+    WeightsOpt,
+)
 from deploykit.cli.ui import Ui
 from deploykit.report import Report
 
@@ -38,10 +48,23 @@ def export(
         str | None,
         typer.Option("--signature", metavar="NAME", help="Entry point of a SavedModel or .tflite that has several."),
     ] = None,
+    layout: Annotated[
+        list[str] | None,
+        typer.Option("--layout", metavar="[NAME=]nchw|nhwc", help="Of image tensors of TensorFlow models. Repeatable."),
+    ] = None,
+    custom_ops: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--custom-ops",
+            metavar="FILE",
+            help="A .py with TRANSLATIONS of PyTorch operators, or onnxruntime's extension library. Repeatable.",
+        ),
+    ] = None,
+    trust: TrustOpt = False,
     seed: SeedOpt = 0,
 ) -> Report:
     """Export a model source to ONNX and prove that the file computes what the source computes."""
-    arguments.source(source)
+    arguments.source(source, trust=trust)
     io.check_output(output, force=ui.force, suffix=".onnx")
     facts: dict[str, Any] = {
         "inputs": arguments.inputs(input),
@@ -58,6 +81,9 @@ def export(
             opset=opset,
             exporter=exporter,
             signature=signature,
+            layout=layout or (),
+            custom_ops=custom_ops,
+            trust=trust,
             force=ui.force,
             seed=seed,
             on_progress=progress,

@@ -46,7 +46,7 @@ SourceArg = Annotated[
     str,
     _file(
         "SOURCE",
-        "model.onnx, model.pt2, TorchScript model.pt, a SavedModel folder, .keras, .h5, .tflite, or"
+        "model.onnx, model.pt2, TorchScript model.pt, a SavedModel folder, .keras, .h5, .tflite, .skops, or"
         " package.module:factory / path/file.py:factory.",
     ),
 ]
@@ -77,6 +77,12 @@ WeightsOpt = Annotated[
 ]
 ArgOpt = Annotated[
     list[str] | None, typer.Option("--arg", metavar="K=V", help="Keyword argument of the factory. Repeatable.")
+]
+TrustOpt = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Load what can run code from the file: a pickle of your own, unknown types in .skops."
+    ),
 ]
 TargetOpt = Annotated[
     str,

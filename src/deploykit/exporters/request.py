@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from deploykit.errors import UsageError
 
@@ -17,6 +17,7 @@ class TorchRequest(TypedDict):
     kind: a name of `sources.KINDS`. path, module, factory: as in `sources.Source`. inputs: TensorSpec dicts. dims:
     [minimum, maximum or None] by symbol. sample: a .npz with one array for each input.
     seed: for constructors that draw their weights, and for example inputs.
+    translations: Python files with tables of ONNX forms. libraries: onnxruntime's extension library by target name.
     """
 
     kind: str
@@ -29,13 +30,15 @@ class TorchRequest(TypedDict):
     dims: dict[str, list[int | None]]
     sample: str | None
     seed: int
+    translations: NotRequired[list[str]]
+    libraries: NotRequired[dict[str, str]]
 
 
 class TensorflowRequest(TypedDict):
     """One TensorFlow, Keras or LiteRT source.
 
     kind: "savedmodel", "keras", "hdf5" or "tflite". signature: of a SavedModel or LiteRT file; None: the usual one.
-    inputs, dims, sample, seed: as in `TorchRequest`.
+    inputs, dims, sample, seed: as in `TorchRequest`. layout: "nchw" or "nhwc" by input or output, "" for all images.
     """
 
     kind: str
@@ -45,6 +48,36 @@ class TensorflowRequest(TypedDict):
     dims: dict[str, list[int | None]]
     sample: str | None
     seed: int
+    layout: NotRequired[dict[str, str]]
+
+
+class SklearnRequest(TypedDict):
+    """One scikit-learn source.
+
+    kind: "skops" or "pickle". trust: whether types that are not known to be harmless, and pickles, may run their code.
+    inputs, dims, sample, seed: as in `TorchRequest`.
+    """
+
+    kind: str
+    path: str
+    trust: bool
+    inputs: list[dict[str, Any]]
+    dims: dict[str, list[int | None]]
+    sample: str | None
+    seed: int
+
+
+def parse_layout(texts: Iterable[str]) -> dict[str, str]:
+    """`nchw` for every image tensor (under the name ""), `NAME=nchw` for one; UsageError (DK604) for another form."""
+    found = {}
+    for text in texts:
+        name, _, layout = text.rpartition("=")
+        if layout.lower() not in ("nchw", "nhwc"):
+            raise UsageError(
+                f"the layout {text!r} is not [NAME=]nchw or [NAME=]nhwc", code="DK604", hint="--layout nchw"
+            )
+        found[name.strip()] = layout.lower()
+    return found
 
 
 def parse_args(args: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:

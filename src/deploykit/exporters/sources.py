@@ -20,7 +20,7 @@ from deploykit.errors import DeploykitError, InvalidFileError, ModelError, Usage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-Via = Literal["onnx", "torch", "tensorflow"]
+Via = Literal["onnx", "torch", "tensorflow", "sklearn"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,15 +94,12 @@ KINDS: dict[str, SourceKind] = {
         SourceKind(
             "skops",
             "a scikit-learn model saved with skops",
-            way="in your own code: skl2onnx.to_onnx(skops.io.load({path!r}), X[:1]), and export the ONNX file",
+            "sklearn",
         ),
         SourceKind(
             "pickle",
             "a Python pickle, which can run any code when it is loaded",
-            way=(
-                "convert it where it was made: skl2onnx.to_onnx(model, X[:1]) for scikit-learn; for PyTorch save the "
-                "state dict and give it as --weights"
-            ),
+            "sklearn",
         ),
         SourceKind("config", "a deploykit configuration", way="deploykit run {path}"),
     )
@@ -141,17 +138,21 @@ def detect(source: str | Path) -> Source:
     return Source(text, _file_kind(path), path)
 
 
-def takes(source: Source) -> Via:
+def takes(source: Source, *, trust: bool = False) -> Via:
     """Which exporter takes the source; the refusal with the way that works otherwise.
 
     Raises UsageError (DK602) for a recognised kind that cannot be exported here, ModelError (DK605) for one that would
-    run code.
+    run code and is not trusted.
     """
     kind = source.kind
+    if kind.name == "pickle" and not trust and source.path is not None:
+        from deploykit.exporters.sklearn_pickle import refusal
+
+        raise refusal(source.path)
     if kind.via is not None:
         return kind.via
     way = kind.way.format(path=str(source.path))
-    unsafe = kind.name in ("pickle", "torch-pickle")
+    unsafe = kind.name == "torch-pickle"
     error: type[DeploykitError] = ModelError if unsafe else UsageError
     refused = "it was not loaded" if unsafe else "export does not take it"
     raise error(
@@ -236,6 +237,11 @@ def _file_kind(path: Path) -> SourceKind:
         return _zip_kind(path)
     if suffix in _PICKLE_SUFFIXES and head[:1] == b"\x80":
         return _pickle_kind(path.read_bytes() if path.stat().st_size <= _MAX_PICKLE_BYTES else b"", whole=True)
+    if suffix in (".joblib", ".pkl", ".pickle"):
+        from deploykit.exporters.sklearn_pickle import is_compressed
+
+        if is_compressed(head):
+            return KINDS["pickle"]
     raise _unknown(path, head)
 
 

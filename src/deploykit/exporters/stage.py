@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
@@ -14,16 +15,16 @@ from deploykit.stage import Product, Stage, Verification
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from deploykit.data.specs import DimRange
-    from deploykit.exporters.request import TensorflowRequest, TorchRequest
+    from deploykit.exporters.request import SklearnRequest, TensorflowRequest, TorchRequest
     from deploykit.exporters.sources import Source
     from deploykit.progress import OnProgress
 
 TORCH_WORKER = "torch"
 ONNX_WORKER = "onnx"
 TENSORFLOW_WORKER = "tensorflow"
+SKLEARN_WORKER = "sklearn"
 # By exporter: what it imports, as (package, extra), and for what.
 _NEEDS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "torch": tuple((package, "torch", "exporting PyTorch models") for package in ("torch", "onnxscript")),
@@ -31,6 +32,14 @@ _NEEDS: dict[str, tuple[tuple[str, str, str], ...]] = {
         (package, "tensorflow", "exporting TensorFlow, Keras and LiteRT models")
         for package in ("tensorflow", "tf2onnx", "keras")
     ),
+    "sklearn": tuple(
+        (package, "sklearn", "exporting scikit-learn models") for package in ("sklearn", "skl2onnx", "skops")
+    ),
+}
+# What to try when the file does not compute what its source computes.
+_OTHER_WAYS = {
+    "torch": "--exporter torchscript or --exporter dynamo takes the other way",
+    "sklearn": "--input 'X:float64[batch,N]' computes in double precision, where the conversion can",
 }
 
 
@@ -46,6 +55,10 @@ class ExportOptions:
     opset: int | None = None
     exporter: str = "auto"
     signature: str | None = None
+    layout: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    translations: tuple[Path, ...] = ()
+    libraries: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    trust: bool = False
     seed: int = 0
 
     @property
@@ -69,6 +82,8 @@ class ExportStage(Stage):
         """Source and weights by digest, everything else as given; no absolute path."""
         given = self.settings
         files = {"source": self.source.path, "weights": given.weights, "sample": given.sample}
+        files |= {f"translations {at}": path for at, path in enumerate(given.translations)}
+        files |= {f"extension library of {name}": Path(file) for name, file in given.libraries.items()}
         return {
             "source": self.source.label,
             "kind": self.source.kind.name,
@@ -78,6 +93,8 @@ class ExportStage(Stage):
             "opset": given.opset,
             "exporter": given.exporter,
             **({"signature": given.signature} if given.signature else {}),
+            **({"trust": True} if given.trust else {}),
+            **({"layout": dict(given.layout)} if given.layout else {}),
             "seed": given.seed,
             "sha256": {name: io.digest([file]) for name, file in files.items() if file is not None},
         }
@@ -107,6 +124,12 @@ class ExportStage(Stage):
                 TENSORFLOW_WORKER,
                 "deploykit.exporters.tensorflow_export:export_job",
                 {"request": self.tensorflow_request(), "output": str(output), "opset": self.settings.opset},
+            )
+        elif self.via == "sklearn":
+            facts = run_isolated(
+                SKLEARN_WORKER,
+                "deploykit.exporters.sklearn_export:export_job",
+                {"request": self.sklearn_request(), "output": str(output), "opset": self.settings.opset},
             )
         else:
             facts = run_isolated(
@@ -148,6 +171,13 @@ class ExportStage(Stage):
                 {"request": self.tensorflow_request(), "model": str(made.path)},
                 on_progress=on_progress,
             )
+        elif self.via == "sklearn":
+            outcome = run_isolated(
+                SKLEARN_WORKER,
+                "deploykit.exporters.sklearn_proof:prove_job",
+                {"request": self.sklearn_request(), "model": str(made.path)},
+                on_progress=on_progress,
+            )
         else:
             outcome = run_isolated(
                 ONNX_WORKER,
@@ -164,6 +194,8 @@ class ExportStage(Stage):
         findings = [Finding.from_dict(facts) for facts in outcome["findings"]]
         findings += self._verdict(outcome)
         metrics = {"parity": {"outputs": outcome["outputs"], "samples": outcome["samples"]}}
+        if "proven" in outcome:
+            metrics["parity"]["proven"] = outcome["proven"]
         return Verification(findings, metrics, "real" if outcome["samples"] else None)
 
     def _verdict(self, outcome: dict[str, Any]) -> list[Finding]:
@@ -171,7 +203,7 @@ class ExportStage(Stage):
         if wrong:
             symbols = ", ".join(self.settings.dims) or "every dynamic dimension"
             text = f"the exported file does not compute what {self.source.label} computes: {', '.join(wrong)}"
-            way = "--exporter torchscript or --exporter dynamo takes the other way" if self.via == "torch" else ""
+            way = _OTHER_WAYS.get(self.via, "")
             return [failure("DK625", f"{text} (compared over the range of {symbols})", hint=way)]
         if not outcome["samples"]:
             return []
@@ -193,6 +225,8 @@ class ExportStage(Stage):
             "dims": given.bounds,
             "sample": _absolute(given.sample),
             "seed": given.seed,
+            "translations": [str(path.resolve()) for path in given.translations],
+            "libraries": dict(given.libraries),
         }
 
     def tensorflow_request(self) -> TensorflowRequest:
@@ -202,6 +236,20 @@ class ExportStage(Stage):
             "kind": self.source.kind.name,
             "path": str(_absolute(self.source.path)),
             "signature": given.signature,
+            "inputs": [spec.as_dict() for spec in given.inputs],
+            "dims": given.bounds,
+            "sample": _absolute(given.sample),
+            "seed": given.seed,
+            "layout": dict(given.layout),
+        }
+
+    def sklearn_request(self) -> SklearnRequest:
+        """The scikit-learn worker's request."""
+        given = self.settings
+        return {
+            "kind": self.source.kind.name,
+            "path": str(_absolute(self.source.path)),
+            "trust": given.trust,
             "inputs": [spec.as_dict() for spec in given.inputs],
             "dims": given.bounds,
             "sample": _absolute(given.sample),
