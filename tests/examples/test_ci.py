@@ -122,7 +122,7 @@ def test_both_services_check_the_same():
         assert line in steps
 
 
-def test_github_steps_pass_for_a_good_model(checkout):
+def test_every_step_passes_for_a_good_model(checkout):
     put(checkout, GOOD)
     for step in github_steps("check"):
         if not step.when_failed:
@@ -139,6 +139,15 @@ def test_github_steps_pass_for_a_good_model(checkout):
     measured = github_steps("build")[-1]
     tight = measured.script.replace("--max-p99-ms 50", "--max-p99-ms 0.0001").replace("bench.json", "tight.json")
     assert execute(dataclasses.replace(measured, script=tight), checkout).returncode == 1
+    # The other service, in the same folder: what is built already is taken from the cache of the run.
+    for report in ("run.xml", "bench.json"):
+        (checkout / report).unlink()
+    for job in ("check-model", "build-model"):
+        for step in gitlab_steps(job):
+            passed(step, checkout, CI_JOB_STATUS="success")
+        reported = GITLAB[job]["artifacts"]["reports"]["junit"]
+        assert ET.parse(checkout / reported).getroot().attrib["failures"] == "0"
+    assert not (checkout / "refused-nodes").exists()
 
 
 def test_github_check_fails_for_a_refused_node_and_keeps_it(checkout):
@@ -155,16 +164,6 @@ def test_github_check_fails_for_a_refused_node_and_keeps_it(checkout):
     assert save.when_failed
     passed(save, checkout)
     assert (checkout / "refused-nodes" / "openvino" / "determinant.onnx").is_file()
-
-
-def test_gitlab_steps_pass_for_a_good_model(checkout):
-    put(checkout, GOOD)
-    for job in ("check-model", "build-model"):
-        for step in gitlab_steps(job):
-            passed(step, checkout, CI_JOB_STATUS="success")
-        reported = GITLAB[job]["artifacts"]["reports"]["junit"]
-        assert ET.parse(checkout / reported).getroot().attrib["failures"] == "0"
-    assert not (checkout / "refused-nodes").exists()
 
 
 def test_gitlab_check_fails_for_a_refused_node_and_keeps_it(checkout):
