@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -40,8 +41,8 @@ ENGINES = {
 MIB = 1 << 20
 
 
-def measured(command: Sequence[str], peaks: list[int]) -> float:
-    """Seconds of a run; its peak memory in MiB, of the whole tree of processes, is appended to `peaks`."""
+def measured(command: Sequence[str], peaks: list[int], work: list[float]) -> float:
+    """Seconds of a run. Its peak memory in MiB and its processor seconds, of all its processes, are appended."""
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     peak = 0
@@ -65,13 +66,15 @@ def measured(command: Sequence[str], peaks: list[int]) -> float:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    code = process.wait()
+    _, code, usage = os.wait4(process.pid, 0)
+    process.returncode = code
     seconds = time.perf_counter() - started
     done.set()
     watcher.join()
     if code:
         raise subprocess.CalledProcessError(code, command)
     peaks.append(peak // MIB)
+    work.append(usage.ru_utime + usage.ru_stime)
     return seconds
 
 
@@ -108,39 +111,50 @@ def main() -> None:
             out = str(Path(scratch) / "out.onnx")
             command = [deploykit, "simplify", str(path), "-o", out, "--force", "--quiet"]
             peaks: dict[str, list[int]] = {}
+            work: dict[str, list[float]] = {}
             sides: dict[str, Callable[[], float]] = {}
             for side, line in {
                 **{engine: [sys.executable, "-c", code, str(path), out] for engine, code in ENGINES.items()},
                 "command": command,
                 "command, native": [*command, "--engine", "native"],
             }.items():
-                peaks[side] = []
-                sides[side] = functools.partial(measured, line, peaks[side])
+                peaks[side], work[side] = [], []
+                sides[side] = functools.partial(measured, line, peaks[side], work[side])
             times = interleaved(sides, given.rounds)
-            rows[name] = report(name, path, times, peaks)
+            rows[name] = report(name, path, times, work, peaks)
             RESULT.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def report(name: str, path: Path, times: dict[str, list[float]], peaks: dict[str, list[int]]) -> dict[str, object]:
+def report(
+    name: str, path: Path, times: dict[str, list[float]], work: dict[str, list[float]], peaks: dict[str, list[int]]
+) -> dict[str, object]:
     """Prints a model's table; returns it."""
     size = path.stat().st_size / MIB
     print(f"{name}, {size:.1f} MiB")
     median = {side: statistics.median(values) for side, values in times.items()}
+    busy = {side: statistics.median(values) for side, values in work.items()}
     for side, values in times.items():
-        print(f"  {side:16} {median[side]:7.2f} s (min {min(values):.2f})   peak {max(peaks[side])} MiB")
+        print(
+            f"  {side:16} {median[side]:7.2f} s (min {min(values):.2f})   processor {busy[side]:6.2f} s   peak {max(peaks[side])} MiB"
+        )
     faster = min("onnxsim", "onnxslim", key=lambda side: median[side])
     ratio = statistics.median(a / b for a, b in zip(times["native"], times[faster], strict=True))
+    works = statistics.median(a / b for a, b in zip(work["native"], work[faster], strict=True))
     later = {
         side: statistics.median(a - b for a, b in zip(times[side], times[faster], strict=True))
         for side in ("command", "command, native")
     }
-    print(f"  native / {faster}: {ratio:.2f}; the command takes {later['command']:+.2f} s against {faster}")
+    print(
+        f"  native / {faster}: {ratio:.2f} (processor {works:.2f}); the command takes {later['command']:+.2f} s against {faster}"
+    )
     print(f"  peak of the command: {max(peaks['command'])} MiB; 3 times the model and 300: {3 * size + 300:.0f} MiB\n")
     return {
         "mib": round(size, 1),
         "seconds": {side: round(value, 2) for side, value in median.items()},
+        "processor_seconds": {side: round(value, 2) for side, value in busy.items()},
         "peak_mib": {side: max(values) for side, values in peaks.items()},
         "native_over_faster": round(ratio, 2),
+        "native_over_faster_in_processor_seconds": round(works, 2),
         "command_minus_faster": {side: round(value, 2) for side, value in later.items()},
     }
 

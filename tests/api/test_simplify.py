@@ -61,6 +61,7 @@ SMALL = """agraph (float[n,4] x) => (float[n,4] y) <float[1] a = {2}, float[1] b
 
 # What each case of the catalogue must do, besides equal outputs and an equal interface.
 CASES = [
+    "calib_dynamic_seq",
     "cse_outputs",
     "dynamic_batch_reshape",
     "expand_not_nop",
@@ -250,3 +251,63 @@ def test_a_model_beyond_one_message_is_left_to_the_native_passes(tmp_path, monke
     assert "DK637" in [finding.code for finding in report.findings]
     with pytest.raises(ModelError):
         deploykit.simplify(path, output=tmp_path / "alone.onnx", engine="onnxsim")
+
+
+OLD = """<ir_version: 3, opset_import: ["": 6]>
+    agraph (float[2,3] x, float[3] s) => (float[2,3] y) <float[3] s = {1,4,9}>
+    { r = Sqrt(s) i = Identity(x) p = PRelu(i, s) y = Mul <axis = 1, broadcast = 1> (p, r) }"""
+TRAINING = """<ir_version: 8, opset_import: ["": 15, "ai.onnx.preview.training": 1]>
+    agraph (float[2] a, float[2] b) => (float[2] c, float[2] d)
+    { i = Identity(a) c = Add(i, b) d = ai.onnx.preview.training.Gradient <xs = ["i"], y = "c"> (i) }"""
+
+
+def test_a_model_that_the_reference_does_not_take_is_compared_by_the_standard_s_definitions(tmp_path):
+    path = tmp_path / "in.onnx"
+    onnx.save(onnx.parser.parse_model(OLD), path)
+    report = deploykit.simplify(path, output=tmp_path / "out.onnx", engine="native")
+    assert report.exit_code == 0
+    assert report.metrics["nodes"] == {"before": 4, "after": 2}
+    assert "DK660" in [finding.code for finding in report.findings]
+
+
+def test_a_model_that_nothing_runs_is_kept_and_the_report_says_so(tmp_path):
+    path = tmp_path / "in.onnx"
+    onnx.save(onnx.parser.parse_model(TRAINING), path)
+    report = deploykit.simplify(path, output=tmp_path / "out.onnx", engine="native")
+    assert report.exit_code == 0
+    assert report.metrics["engine"] == "none"
+    assert (tmp_path / "out.onnx").read_bytes() == path.read_bytes()
+    assert any(finding.code == "DK632" and finding.severity == "warning" for finding in report.findings)
+
+
+def test_where_rounding_shows_the_native_engine_does_without_what_changes_it(shared_model, tmp_path):
+    report = deploykit.simplify(shared_model("ppocr_v4/det.onnx"), output=tmp_path / "out.onnx", engine="native")
+    assert report.exit_code == 0
+    assert any(f.code == "DK661" and "native once more" in f.message for f in report.findings)
+
+
+def test_outputs_that_are_nan_for_half_of_the_numbers_are_compared_on_the_others(tmp_path):
+    path = save(tmp_path / "in.onnx", "agraph (float[n,4] x) => (float[n,4] y) { i = Identity(x) y = Sqrt(i) }")
+    report = deploykit.simplify(path, output=tmp_path / "out.onnx")
+    assert report.metrics["nodes"]["after"] == 1
+    assert all(row["passed"] for row in report.metrics["parity"]["outputs"])
+
+
+def test_a_small_file_may_grow_by_the_names_that_a_saving_needs(tmp_path):
+    path = save(
+        tmp_path / "in.onnx",
+        "agraph (float[batch,3,4] x) => (float[batch,12] y) <int64 zero = {0}, int64[1] ax = {0}, int64[1] rest = {12}>"
+        "{ s = Shape(x) b = Gather(s, zero) u = Unsqueeze(b, ax) t = Concat <axis=0> (u, rest) y = Reshape(x, t) }",
+    )
+    report = deploykit.simplify(path, output=tmp_path / "out.onnx", max_growth=1)
+    assert report.metrics["nodes"]["after"] == 1
+
+
+def test_a_large_model_is_left_to_the_native_engine_unless_another_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(candidates, "LARGEST_FOR_ALL", 100)
+    path = save(tmp_path / "in.onnx", SMALL)
+    report = deploykit.simplify(path, output=tmp_path / "out.onnx")
+    assert report.metrics["engine"] == "native"
+    assert "DK662" in [finding.code for finding in report.findings]
+    report = deploykit.simplify(path, output=tmp_path / "slim.onnx", engine="onnxslim")
+    assert report.metrics["engine"] == "onnxslim"
