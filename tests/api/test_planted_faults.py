@@ -144,6 +144,11 @@ FAULTS = [
         opset=19,
     ),
     Fault(
+        "two nodes of one name",
+        "onnxruntime",
+        "g (float[2,4] x) => (float[2,4] y) { [same] a = Exp (x) [same] b = Neg (a) [other] y = Tanh (b) }",
+    ),
+    Fault(
         "a function of the model's own",
         "coreml",
         """g (float[2,4] x) => (float[2,4] y) { [gate] y = my.lib.Gate (x) }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 REFUSED_NODE = "DK201"
 NEEDS_BOUNDS = "DK520"
+REFUSED_WHOLE = "DK202"
 BAD_INTERFACE = "DK529"
 # Suggested where nothing is known of a dimension; the user replaces it.
 _USUAL_LARGEST = 64
@@ -112,9 +113,15 @@ class Hints:
 
     def _titles_for(self, finding: Finding, stopped: Collection[str]) -> list[str]:
         """Titles of the rewrites that apply to what a finding is about, or else to what is stopped beside it."""
-        if finding.code not in (REFUSED_NODE, BAD_INTERFACE):
+        if finding.code not in (REFUSED_NODE, REFUSED_WHOLE, BAD_INTERFACE):
             return []
         self._load()
+        if finding.code == REFUSED_WHOLE and not finding.tensor:
+            # Any node may be meant: only what the reason itself calls for is worth a try.
+            titles = [
+                title for node in self._nodes.values() for title in self._rewrites(node, finding.message, own=False)
+            ]
+            return list(dict.fromkeys(titles))
         if finding.code == REFUSED_NODE:
             node = self._nodes.get(finding.node or "")
             if node is None:
@@ -130,15 +137,18 @@ class Hints:
         ]
         return list(dict.fromkeys(title for node in touching for title in self._rewrites(node, interface=True)))
 
-    def _rewrites(self, node: ir.Node, reason: str = "", *, interface: bool = False) -> list[str]:
-        """Titles of the rewrites that apply to a node, each asked once, and that the reason calls for."""
+    def _rewrites(self, node: ir.Node, reason: str = "", *, interface: bool = False, own: bool = True) -> list[str]:
+        """Titles of the rewrites that apply to a node, each asked once, and that the reason calls for.
+
+        own: also those that any reason calls for.
+        """
         from deploykit.optimizers.rewrites import all_rewrites
 
         name = node.name or ""
         if name not in self._applying and self._model is not None:
             self._applying[name] = [rewrite for rewrite in all_rewrites() if rewrite.applies(node, self._model)]
         fitting = [rewrite for rewrite in self._applying.get(name, ()) if interface or not rewrite.interface]
-        return [rewrite.title for rewrite in fitting if rewrite.is_called_for(reason)]
+        return [rewrite.title for rewrite in fitting if rewrite.is_called_for(reason) and (own or rewrite.answers)]
 
     def _bounds(self, target: str) -> str:
         """The check with bounds for every dimension that has none."""
@@ -155,7 +165,9 @@ class Hints:
 
     def _load(self) -> None:
         if self._model is None:
-            self._model = graph.infer_shapes(graph.name_nodes(graph.load(self._wanted.model)))
+            from deploykit.optimizers.rewrites.unique_names import named
+
+            self._model = graph.infer_shapes(named(graph.load(self._wanted.model)))
             self._nodes = {node.name or "": node for node in graph.all_nodes(self._model)}
 
 

@@ -65,14 +65,14 @@ def prove_job(
 def _open(path: Path) -> Reference:
     """onnxruntime, or for a model that it refuses, which may be what is being fixed, what means the same.
 
-    That is the model in an older opset, where only the types that operators take have changed since; or the standard's
-    own definitions.
+    That is the model with a name of its own for each node; in an older opset, where only the types that operators take
+    have changed since; or by the standard's own definitions.
     """
     try:
         return Reference(path)
     except VendorError as problem:
-        for version in _same_meaning(path):
-            loaded = graph.load(path)
+        loaded = graph.name_nodes(graph.load(path))
+        for version in (graph.opset(loaded), *_same_meaning(loaded)):
             loaded.opset_imports[""] = version
             with io.scratch_folder() as folder, contextlib.suppress(VendorError):
                 graph.save(loaded, Path(folder) / path.name)
@@ -80,9 +80,8 @@ def _open(path: Path) -> Reference:
         return _ByDefinition(path, problem)
 
 
-def _same_meaning(path: Path) -> list[int]:
+def _same_meaning(model: ir.Model) -> list[int]:
     """Older opsets, newest first, in which every operator of the model is defined by the same words."""
-    model = graph.load(path)
     now = graph.opset(model)
     used = {node.op_type for node in graph.all_nodes(model) if node.domain in ("", "ai.onnx")}
     versions = range(now - 1, _OLDEST - 1, -1)

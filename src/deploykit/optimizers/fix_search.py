@@ -15,6 +15,7 @@ from deploykit import graph
 from deploykit.errors import InvalidFileError, ModelError
 from deploykit.optimizers.fix_state import State, Step, better, leads_nowhere, origins, worth_its_interface
 from deploykit.optimizers.rewrites import all_rewrites
+from deploykit.optimizers.rewrites.unique_names import named
 from deploykit.progress import OnProgress, Progress, silent
 
 if TYPE_CHECKING:
@@ -200,6 +201,7 @@ class Search:
         anywhere = any(target not in placed for target, _, _ in about)
         touching = [node for node in known if tensors & _names_of(node)]
         reasons = {name: state.own[target, kind, name] for target, kind, name in about if kind == "node"}
+        whole = " ".join(state.own[complaint] for complaint in about if complaint[1] != "node")
         later: list[tuple[Rewrite, list[str]]] = []
         for rewrite in all_rewrites():
             if rewrite.interface and not self._retyping:
@@ -207,7 +209,7 @@ class Search:
             else:
                 suspects = [node for node in known if node.name in refused or anywhere] or touching
             names = [node.name or "" for node in suspects if rewrite.applies(node, model)]
-            called = [name for name in names if rewrite.is_called_for(reasons.get(name, ""))]
+            called = [name for name in names if rewrite.is_called_for(reasons.get(name, whole))]
             if called:
                 yield rewrite, called
             elif names:
@@ -243,7 +245,7 @@ class Search:
         if self._outcome.asked >= ASKS:
             self._outcome.exhausted = True
             return None
-        model = graph.name_nodes(graph.load(on.path))
+        model = named(graph.load(on.path))
         declared = _declared(model)
         graph.infer_shapes(model)
         operators = {node.name or "": node.op_type for node in graph.all_nodes(model)}
@@ -286,7 +288,7 @@ def _remove_others(folder: Path, kept: Path) -> None:
 
 
 def _loaded(path: Path) -> ir.Model:
-    return graph.infer_shapes(graph.name_nodes(graph.load(path)))
+    return graph.infer_shapes(named(graph.load(path)))
 
 
 def _names_of(node: ir.Node) -> set[str]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # (module below this package, class). One row for each rewrite; the same module may have several.
 ROWS: tuple[tuple[str, str], ...] = (
+    ("unique_names", "UniqueNames"),
     ("constant_inputs", "ConstantInputs"),
     ("convert_opset", "OlderOpset"),
     ("double_to_float", "DoubleToFloat"),
