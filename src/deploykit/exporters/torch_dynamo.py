@@ -43,7 +43,7 @@ def export_dynamo(loaded: Loaded, call: Call, opset: int, scratch: Path) -> ir.M
     if program is None:
         raise RuntimeError("torch.onnx.export returned nothing")
     model: ir.Model = program.model
-    _strip(model)
+    strip_metadata(model)
     return model
 
 
@@ -61,7 +61,8 @@ def _dynamic_shapes(call: Call) -> dict[str, Any] | None:
     }
 
 
-def _strip(model: ir.Model) -> None:
+def strip_metadata(model: ir.Model) -> None:
+    """Takes away source text, code lines and paths of the machine, everywhere in the graph."""
     _drop(model.metadata_props)
     for graph in model.graphs():
         _drop(graph.metadata_props)
