@@ -51,6 +51,8 @@ test-all: lint types ## the same with the long sweeps
 bench: $(STAMP) $(DIGITS)/weights.safetensors ## the measurements under benchmarks/, printed as ratios
 	$(BIN)/python benchmarks/run_overhead.py
 	$(BIN)/python benchmarks/start_up.py
+	$(BIN)/python benchmarks/simplify.py
+	$(BIN)/python benchmarks/simplify_nodes.py
 	$(BIN)/python benchmarks/check_speed.py
 	$(BIN)/python benchmarks/check_peers.py
 

@@ -25,7 +25,12 @@ def simplify(
     ] = "auto",
     max_growth: Annotated[
         float,
-        typer.Option("--max-growth", metavar="X", min=1.0, help="Refuse a file larger than X times the original."),
+        typer.Option(
+            "--max-growth",
+            metavar="X",
+            min=1.0,
+            help="Refuse a file larger than X times the original and by over 4 KiB.",
+        ),
     ] = 1.05,
     dim: DimValueOpt = None,
     fuse: Annotated[

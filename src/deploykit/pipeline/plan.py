@@ -23,7 +23,7 @@ _TENSORFLOW = ("tensorflow-cpu", "tensorflow", "keras", "tf2onnx", "h5py")
 # pillow decodes and resizes the images that data may be.
 _TOOLS: dict[str, tuple[str, ...]] = {
     "export": ("torch", "onnxscript", "safetensors", *_TENSORFLOW, "onnx", "onnx-ir", "onnxruntime"),
-    "simplify": ("onnxsim", "onnxslim", "onnxscript", "onnx", "onnx-ir", "onnxruntime"),
+    "simplify": ("onnxsim", "onnxslim", "onnx", "onnx-ir", "onnxruntime"),
     "check": ("onnx", "onnxruntime"),
     "quantize": ("onnx", "onnx-ir", "onnxruntime", "pillow"),
     "convert": ("onnx", "onnxruntime", "pillow"),
