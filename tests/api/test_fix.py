@@ -20,6 +20,7 @@ from deploykit.isolation import workers
 from deploykit.optimizers import fix, fix_search
 from deploykit.optimizers.rewriting import Change, Rewrite
 from deploykit.reference import Reference
+from deploykit.render.sections import sections
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,6 +105,12 @@ def test_the_report_says_what_went_and_what_came(group_norm, tmp_path):
     manifest = json.loads((tmp_path / "fixed.onnx.deploykit.json").read_text())
     assert manifest["stage"] == "fix"
     assert manifest["options"]["targets"] == ["mnn"]
+
+
+def test_people_are_shown_where_the_result_lies(group_norm, tmp_path):
+    report = deploykit.check(group_norm, targets=["mnn"], fix=True, output=tmp_path / "fixed.onnx")
+    (artifacts,) = [section for section in sections(report) if section.title == "Artifacts"]
+    assert artifacts.rows[0][0] == str(tmp_path / "fixed.onnx")
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(group_norm, tmp_path):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _MAX_DEPTH = 2
 # Their tables name the artifacts already.
-_WITHOUT_ARTIFACTS = {"run", "bench", "validate", "check", "inspect"}
+_WITHOUT_ARTIFACTS = {"run", "bench", "validate", "inspect"}
 
 
 @dataclasses.dataclass(slots=True)
