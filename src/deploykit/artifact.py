@@ -47,6 +47,7 @@ class Artifact:
     files: the artifact's files relative to `path.parent`, main file first (`m.xml`, `m.bin`).
     precision: "fp32", "fp16", "int8", "int8-weights", ...
     execution: whether its parity was proven on the real engine, simulated, or not executed here.
+    companions: files and folders beside it that are not part of it (`m.assets`, the tokenizer of `m.onnx`).
     parent_sha256: digest of the artifact it was made from; None for a source.
     """
 
@@ -65,6 +66,7 @@ class Artifact:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     tool_versions: dict[str, str] = dataclasses.field(default_factory=dict)
     files: tuple[str, ...] = ()
+    companions: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, path: Path, format: str, *, files: tuple[str, ...] = (), **facts: Any) -> Artifact:
@@ -107,6 +109,11 @@ class Artifact:
             "options": self.options,
             "tool_versions": dict(sorted(self.tool_versions.items())),
             "files": {name: io.digest([self.path.parent / name]) for name in self.files},
+            **(
+                {"companions": {name: io.digest([self.path.parent / name]) for name in self.companions}}
+                if self.companions
+                else {}
+            ),
         }
 
     @property
@@ -136,6 +143,7 @@ def artifact_from_dict(facts: dict[str, Any], path: Path | None = None) -> Artif
         options=facts.get("options", {}),
         tool_versions=facts.get("tool_versions", {}),
         files=tuple(files),
+        companions=tuple(facts.get("companions") or ()),
     )
 
 

@@ -23,6 +23,7 @@ class Product:
     """What a stage wrote, in facts; `run_stage` adds digest, size, parent and path.
 
     files: names beside the main file that belong to the artifact, main file first; empty when there is only one.
+    companions: names beside it that are published along and are not part of it.
     """
 
     format: str
@@ -34,6 +35,7 @@ class Product:
     execution: Execution = "none"
     tool_versions: dict[str, str] = dataclasses.field(default_factory=dict)
     files: tuple[str, ...] = ()
+    companions: tuple[str, ...] = ()
     findings: list[Finding] = dataclasses.field(default_factory=list)
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -124,6 +126,7 @@ def _make(
             staging,
             product.format,
             files=product.files,
+            companions=product.companions,
             inputs=product.inputs,
             outputs=product.outputs,
             target=product.target,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from deploykit.report import Report
 
 EXPORTERS = ("auto", "dynamo", "torchscript")
-_EXPORTED = tuple(kind.name for kind in KINDS.values() if kind.via in ("torch", "tensorflow", "sklearn"))
+_EXPORTED = tuple(kind.name for kind in KINDS.values() if kind.via not in (None, "onnx"))
 _TENSORFLOW, _TORCH = (
     tuple(kind.name for kind in KINDS.values() if kind.via == via) for via in ("tensorflow", "torch")
 )
@@ -44,6 +44,7 @@ def export(
     opset: int | None = None,
     exporter: str = "auto",
     signature: str | None = None,
+    task: str | None = None,
     layout: Iterable[str] | str = (),
     custom_ops: CustomOps = None,
     trust: bool = False,
@@ -54,16 +55,18 @@ def export(
     """Exports a source to ONNX at `output`; the file is compared with the source before it is published.
 
     source: `path/file.py:factory`, `package.module:factory`, `.pt2`, TorchScript, ONNX, a SavedModel folder, `.keras`,
-    `.h5`, `.tflite`, `.skops`; `.joblib` and `.pkl` of scikit-learn models with `trust`.
+    a Hugging Face folder, `.h5`, `.tflite`, `.skops`; `.joblib` and `.pkl` of scikit-learn models with `trust`.
     inputs: `x:float32[batch,3]`. dims: `batch=1..64`. sample: a .npz with one array for each input.
     weights: .safetensors, or a state dict. args: constructor arguments.
     opset: None takes 20 for PyTorch, 18 for TensorFlow, and keeps the one of an ONNX source.
     exporter: "auto", "dynamo" or "torchscript", of PyTorch models; auto takes the second where the first fails.
     trust: loads pickles and unknown types of a `.skops` file, which can run code.
     signature: of a SavedModel or LiteRT file; None takes `serving_default`, or the only one.
+    task: of a Hugging Face folder, as the ecosystem calls it ("feature-extraction", "text-generation-with-past"); None
+    takes the one of the class in config.json.
     layout: "nchw" or "nhwc" for every image tensor of a TensorFlow source, or `NAME=nchw` for single ones.
-    custom_ops: Python files with a table `TRANSLATIONS` of ONNX forms for PyTorch operators, and onnxruntime's extension
-    library with operators that the exported file has.
+    custom_ops: Python files with a table `TRANSLATIONS` of ONNX forms for PyTorch operators, and onnxruntime's
+    extension library with operators that the exported file has.
     Returns a report with the artifact, metrics "exporter", "dims", "source_files" ({path: digest} of the Python files
     that were imported from the source's folder), "parity", and for TensorFlow the "layout" of image tensors; failed,
     with nothing written, when the outputs differ.
@@ -87,6 +90,7 @@ def export(
         opset=opset,
         exporter=exporter,
         signature=signature,
+        task=task,
         layout=parse_layout([layout] if isinstance(layout, str) else layout),
         translations=translations,
         libraries=libraries,
@@ -116,6 +120,7 @@ def _check_combination(source: Source, options: ExportOptions) -> None:
         (options.weights, "--weights", ("python",), "a Python factory"),
         (options.args, "--arg", ("python", "torchscript"), "a Python factory, or a TorchScript method's arguments"),
         (options.sample is not None, "--sample", _EXPORTED, "a source that is run to export it"),
+        (options.task, "--task", ("huggingface",), "a Hugging Face folder"),
         (options.signature, "--signature", ("savedmodel", "tflite"), "a SavedModel or LiteRT file"),
         (options.layout, "--layout", _TENSORFLOW, "a TensorFlow, Keras or LiteRT source"),
         (options.translations, "--custom-ops with translations", _TORCH, "a PyTorch source"),

@@ -60,6 +60,14 @@ def export(
             help="A .py with TRANSLATIONS of PyTorch operators, or onnxruntime's extension library. Repeatable.",
         ),
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task",
+            metavar="NAME",
+            help="What a Hugging Face folder is exported for; its configuration tells otherwise.",
+        ),
+    ] = None,
     trust: TrustOpt = False,
     seed: SeedOpt = 0,
 ) -> Report:
@@ -81,6 +89,7 @@ def export(
             opset=opset,
             exporter=exporter,
             signature=signature,
+            task=task,
             layout=layout or (),
             custom_ops=custom_ops,
             trust=trust,

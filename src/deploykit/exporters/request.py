@@ -51,6 +51,20 @@ class TensorflowRequest(TypedDict):
     layout: NotRequired[dict[str, str]]
 
 
+class HuggingfaceRequest(TypedDict):
+    """One Hugging Face folder.
+
+    task: None takes the one of the configuration's class. inputs, dims, sample, seed: as in `TorchRequest`.
+    """
+
+    path: str
+    task: str | None
+    inputs: list[dict[str, Any]]
+    dims: dict[str, list[int | None]]
+    sample: str | None
+    seed: int
+
+
 class SklearnRequest(TypedDict):
     """One scikit-learn source.
 

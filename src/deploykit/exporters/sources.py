@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Literal
 
 from deploykit import io
 from deploykit.errors import DeploykitError, InvalidFileError, ModelError, UsageError
+from deploykit.exporters.huggingface_folder import is_huggingface
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-Via = Literal["onnx", "torch", "tensorflow", "sklearn"]
+Via = Literal["onnx", "torch", "huggingface", "tensorflow", "sklearn"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,18 +76,24 @@ KINDS: dict[str, SourceKind] = {
             ),
         ),
         SourceKind(
+            "ultralytics",
+            "an Ultralytics YOLO checkpoint, a pickle of that package's classes, which runs code when it is loaded",
+            way=(
+                "where the ultralytics package is and you trust the file: YOLO({path!r}).export(format='onnx'), then "
+                "deploykit export MODEL.onnx -o out.onnx"
+            ),
+        ),
+        SourceKind(
+            "lightning",
+            "a PyTorch Lightning checkpoint: weights and the state of a training, without the module that uses them",
+            way="name the module that they belong to: deploykit export model.py:Net --weights {path} -o out.onnx",
+        ),
+        SourceKind(
             "safetensors",
             "weights without the module that uses them",
             way="deploykit export model.py:Net --weights {path} -o out.onnx",
         ),
-        SourceKind(
-            "huggingface",
-            "a Hugging Face model folder",
-            way=(
-                "write a factory that calls transformers.AutoModel.from_pretrained({path!r}) in model.py, then "
-                "deploykit export model.py:factory --input 'input_ids:int64[batch,length]' -o out.onnx"
-            ),
-        ),
+        SourceKind("huggingface", "a Hugging Face model folder", "huggingface"),
         SourceKind("savedmodel", "a TensorFlow SavedModel folder", "tensorflow"),
         SourceKind("keras", "a Keras archive", "tensorflow"),
         SourceKind("hdf5", "a Keras HDF5 file", "tensorflow"),
@@ -111,6 +118,7 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 _TFLITE = b"TFL3"
 # What torch.save writes for a plain state dict: anything else in a pickle means a class that would be imported.
 _TENSOR_GLOBALS = ("torch._utils", "torch ", "torch.storage", "collections OrderedDict", "torch.nn.parameter", "numpy")
+_LIGHTNING = "pytorch-lightning_version"
 _MAX_PICKLE_BYTES = 64 << 20
 _MANY_CLASSES = 3
 
@@ -152,7 +160,7 @@ def takes(source: Source, *, trust: bool = False) -> Via:
     if kind.via is not None:
         return kind.via
     way = kind.way.format(path=str(source.path))
-    unsafe = kind.name == "torch-pickle"
+    unsafe = kind.name in ("torch-pickle", "ultralytics")
     error: type[DeploykitError] = ModelError if unsafe else UsageError
     refused = "it was not loaded" if unsafe else "export does not take it"
     raise error(
@@ -205,7 +213,7 @@ def public_names(path: Path) -> list[str]:
 def _folder_kind(path: Path) -> SourceKind:
     if (path / "saved_model.pb").is_file() or (path / "saved_model.pbtxt").is_file():
         return KINDS["savedmodel"]
-    if (path / "config.json").is_file():
+    if is_huggingface(path):
         return KINDS["huggingface"]
     raise UsageError(
         f"{path} is a folder, and not one of a model",
@@ -325,7 +333,12 @@ def _refuse_escapes(path: Path, names: Iterable[str]) -> None:
 
 def _pickle_kind(data: bytes, *, whole: bool) -> SourceKind:
     """What a pickle would import, from its opcodes: a state dict, a PyTorch module, or any other object."""
-    names = imported_names(data)
+    strings: list[str] = []
+    names = imported_names(data, strings)
+    if any(name.startswith("ultralytics") for name in names):
+        return KINDS["ultralytics"]
+    if _LIGHTNING in strings:
+        return KINDS["lightning"]
     foreign = [name for name in names if not name.startswith(_TENSOR_GLOBALS)]
     if names and not foreign:
         return KINDS["torch-state"]
@@ -335,10 +348,10 @@ def _pickle_kind(data: bytes, *, whole: bool) -> SourceKind:
     return KINDS["torch-pickle" if any(name.startswith("torch") for name in names) else "pickle"]
 
 
-def imported_names(data: bytes) -> list[str]:
-    """`module name` of everything that unpickling the data would import; nothing is run."""
+def imported_names(data: bytes, strings: list[str] | None = None) -> list[str]:
+    """`module name` of everything that unpickling the data would import; nothing is run. strings: gets its strings."""
     found: list[str] = []
-    strings: list[str] = []
+    strings = [] if strings is None else strings
     stream = memory.BytesIO(data)
     try:
         while stream.tell() < len(data):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit import io
 from deploykit.artifact import Artifact, TensorSpec
+from deploykit.exporters.huggingface_folder import companions, copy_companions, read_folder
 from deploykit.isolation import run_isolated
 from deploykit.lazy import installed, missing
 from deploykit.report import Finding, failure, note
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from deploykit.data.specs import DimRange
-    from deploykit.exporters.request import SklearnRequest, TensorflowRequest, TorchRequest
+    from deploykit.exporters.request import HuggingfaceRequest, SklearnRequest, TensorflowRequest, TorchRequest
     from deploykit.exporters.sources import Source
     from deploykit.progress import OnProgress
 
@@ -31,6 +32,10 @@ _NEEDS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "tensorflow": tuple(
         (package, "tensorflow", "exporting TensorFlow, Keras and LiteRT models")
         for package in ("tensorflow", "tf2onnx", "keras")
+    ),
+    "huggingface": tuple(
+        (package, "huggingface", "exporting Hugging Face folders")
+        for package in ("transformers", "torch", "onnxscript", "safetensors")
     ),
     "sklearn": tuple(
         (package, "sklearn", "exporting scikit-learn models") for package in ("sklearn", "skl2onnx", "skops")
@@ -55,6 +60,7 @@ class ExportOptions:
     opset: int | None = None
     exporter: str = "auto"
     signature: str | None = None
+    task: str | None = None
     layout: Mapping[str, str] = dataclasses.field(default_factory=dict)
     translations: tuple[Path, ...] = ()
     libraries: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -93,6 +99,7 @@ class ExportStage(Stage):
             "opset": given.opset,
             "exporter": given.exporter,
             **({"signature": given.signature} if given.signature else {}),
+            **({"task": given.task} if given.task else {}),
             **({"trust": True} if given.trust else {}),
             **({"layout": dict(given.layout)} if given.layout else {}),
             "seed": given.seed,
@@ -100,10 +107,12 @@ class ExportStage(Stage):
         }
 
     def requires(self, inputs: Mapping[str, Artifact]) -> list[Finding]:
-        """MissingDependencyError when PyTorch or TensorFlow is needed and absent."""
+        """MissingDependencyError when a framework is needed and absent; ModelError for a folder without its model."""
         for package, extra, purpose in _NEEDS.get(self.via, ()):
             if not installed(package):
                 raise missing(package, extra, purpose)
+        if self.via == "huggingface" and self.source.path is not None:
+            read_folder(self.source.path)
         return []
 
     def run(self, inputs: Mapping[str, Artifact], output: Path, on_progress: OnProgress) -> Product:
@@ -124,6 +133,12 @@ class ExportStage(Stage):
                 TENSORFLOW_WORKER,
                 "deploykit.exporters.tensorflow_export:export_job",
                 {"request": self.tensorflow_request(), "output": str(output), "opset": self.settings.opset},
+            )
+        elif self.via == "huggingface":
+            facts = run_isolated(
+                TORCH_WORKER,
+                "deploykit.exporters.huggingface_export:export_job",
+                {"request": self.huggingface_request(), "output": str(output), "opset": self.settings.opset},
             )
         elif self.via == "sklearn":
             facts = run_isolated(
@@ -150,10 +165,19 @@ class ExportStage(Stage):
             precision=facts["precision"],
             opset=facts["opset"],
             files=tuple(facts["files"]),
+            companions=self._companions(output),
             tool_versions=facts["versions"],
             findings=[Finding.from_dict(finding) for finding in facts["findings"]],
             metrics=facts["metrics"],
         )
+
+    def _companions(self, output: Path) -> tuple[str, ...]:
+        """Copies what users of a Hugging Face model need besides it to `<stem>.assets`; the folder's name."""
+        if self.via != "huggingface" or self.source.path is None or not companions(self.source.path):
+            return ()
+        folder = output.with_name(f"{output.stem}.assets")
+        copy_companions(self.source.path, folder)
+        return (folder.name,)
 
     def ensures(self, inputs: Mapping[str, Artifact], made: Artifact, on_progress: OnProgress) -> Verification:
         """The file against the source at several sizes of every dynamic dimension, the ends of its range included."""
@@ -169,6 +193,13 @@ class ExportStage(Stage):
                 TENSORFLOW_WORKER,
                 "deploykit.exporters.tensorflow_proof:prove_job",
                 {"request": self.tensorflow_request(), "model": str(made.path)},
+                on_progress=on_progress,
+            )
+        elif self.via == "huggingface":
+            outcome = run_isolated(
+                TORCH_WORKER,
+                "deploykit.exporters.huggingface_proof:prove_job",
+                {"request": self.huggingface_request(), "model": str(made.path)},
                 on_progress=on_progress,
             )
         elif self.via == "sklearn":
@@ -241,6 +272,18 @@ class ExportStage(Stage):
             "sample": _absolute(given.sample),
             "seed": given.seed,
             "layout": dict(given.layout),
+        }
+
+    def huggingface_request(self) -> HuggingfaceRequest:
+        """The request of a Hugging Face folder."""
+        given = self.settings
+        return {
+            "path": str(_absolute(self.source.path)),
+            "task": given.task,
+            "inputs": [spec.as_dict() for spec in given.inputs],
+            "dims": given.bounds,
+            "sample": _absolute(given.sample),
+            "seed": given.seed,
         }
 
     def sklearn_request(self) -> SklearnRequest:
