@@ -117,11 +117,7 @@ class Hints:
             return []
         self._load()
         if finding.code == REFUSED_WHOLE and not finding.tensor:
-            # Any node may be meant: only what the reason itself calls for is worth a try.
-            titles = [
-                title for node in self._nodes.values() for title in self._rewrites(node, finding.message, own=False)
-            ]
-            return list(dict.fromkeys(titles))
+            return self._answering(finding.message)
         if finding.code == REFUSED_NODE:
             node = self._nodes.get(finding.node or "")
             if node is None:
@@ -137,18 +133,23 @@ class Hints:
         ]
         return list(dict.fromkeys(title for node in touching for title in self._rewrites(node, interface=True)))
 
-    def _rewrites(self, node: ir.Node, reason: str = "", *, interface: bool = False, own: bool = True) -> list[str]:
-        """Titles of the rewrites that apply to a node, each asked once, and that the reason calls for.
+    def _answering(self, reason: str) -> list[str]:
+        """Titles of the rewrites that a refusal of the whole model calls for by its words: any node may be meant."""
+        from deploykit.optimizers.rewrites import all_rewrites
 
-        own: also those that any reason calls for.
-        """
+        called = [rewrite for rewrite in all_rewrites() if rewrite.answers and rewrite.is_called_for(reason)]
+        model, nodes = self._model, self._nodes.values()
+        return [r.title for r in called if model is not None and any(r.applies(node, model) for node in nodes)]
+
+    def _rewrites(self, node: ir.Node, reason: str = "", *, interface: bool = False) -> list[str]:
+        """Titles of the rewrites that apply to a node, each asked once, and that the reason calls for."""
         from deploykit.optimizers.rewrites import all_rewrites
 
         name = node.name or ""
         if name not in self._applying and self._model is not None:
             self._applying[name] = [rewrite for rewrite in all_rewrites() if rewrite.applies(node, self._model)]
         fitting = [rewrite for rewrite in self._applying.get(name, ()) if interface or not rewrite.interface]
-        return [rewrite.title for rewrite in fitting if rewrite.is_called_for(reason) and (own or rewrite.answers)]
+        return [rewrite.title for rewrite in fitting if rewrite.is_called_for(reason)]
 
     def _bounds(self, target: str) -> str:
         """The check with bounds for every dimension that has none."""
