@@ -119,8 +119,8 @@ def beyond_numpy(value):
 
 def whole_bytes(case):
     """The case with inputs of less than a byte fixed, and outputs of such types cast to a larger one."""
-    packed = {name: value for name, value in case.feeds.items() if _is_packed(value)}
-    outgoing = {name: PACKED[value.dtype.name] for name, value in case.expected.items() if _is_packed(value)}
+    packed = {name: value for name, value in case.feeds.items() if is_packed(value)}
+    outgoing = {name: PACKED[value.dtype.name] for name, value in case.expected.items() if is_packed(value)}
     if not packed and not outgoing:
         return case
     model = with_initializers(case.model, packed)
@@ -138,7 +138,8 @@ def whole_bytes(case):
     return dataclasses.replace(case, model=model, feeds=feeds, expected=expected)
 
 
-def _is_packed(value):
+def is_packed(value):
+    """Whether it is of a type of less than a byte."""
     return isinstance(value, np.ndarray) and value.dtype.name in PACKED
 
 

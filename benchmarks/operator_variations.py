@@ -126,14 +126,14 @@ def _as(array, kind):
     if array.dtype.kind in "OUS":
         raise ValueError("text")
     if kind == "bool":
-        return array.astype(np.float32) > 0
+        return np.asarray(array.astype(np.float32) > 0)
     if not kind.startswith(("float", "bfloat")) and array.dtype.kind not in "iub":
         array = np.rint(np.nan_to_num(array.astype(np.float64)) * 2)
     if kind.startswith("uint"):
         array = np.abs(array.astype(np.float64))
     if kind.startswith(("int", "uint")):
         array = np.clip(array.astype(np.float64), -5, 5)
-    return array.astype(_dtype(kind))
+    return np.asarray(array).astype(_dtype(kind))
 
 
 def _ranked(made, _, rank):

@@ -100,7 +100,7 @@ def test_a_table_is_small_and_of_its_engine(engine):
     table = load_measured(engine)
     assert get_target(engine).measured == table.engine == engine
     assert table.version in table.source
-    assert sum(len(points) for revisions in table.operators.values() for points in revisions.values()) > 3000
+    assert sum(len(points) for revisions in table.operators.values() for points in revisions.values()) > 2000
     assert all(reason.strip() and "/tmp" not in reason and "test_" not in reason for reason in table.reasons)
 
 
