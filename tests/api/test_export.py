@@ -231,11 +231,13 @@ def test_the_second_exporter_is_used_and_both_reasons_are_told(source, tmp_path)
     assert "the module itself fails" in codes["DK624"], "an odd h is the module's own refusal"
 
 
-def test_a_random_module_is_reported_and_not_compared(source, tmp_path):
-    report = deploykit.export(source("Noise"), output=tmp_path / "r.onnx", inputs=["x:float32[n,4]"])
-    assert report.exit_code == 0
-    assert [finding.code for finding in report.findings if finding.severity == "warning"] == ["DK404"]
-    assert report.artifact.execution == "none"
+def test_a_random_module_fails_with_its_line(source, tmp_path):
+    report = deploykit.export(source("Noise"), output=tmp_path / "noise.onnx", inputs=["x:float32[3]"])
+    assert report.exit_code == 1
+    assert report.error.code == "DK685"
+    assert "nets.py" in report.error.context[0]
+    assert "randn_like" in report.error.context[0]
+    assert not list(tmp_path.glob("*"))
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_options_that_do_not_fit_are_usage_errors(models, tmp_path, name, option
 def test_a_sample_is_compared_too(models, tmp_path):
     np.savez(tmp_path / "sample.npz", x=np.ones((7, 4), np.float32))
     report = deploykit.export(models / "usual", output=tmp_path / "x.onnx", sample=tmp_path / "sample.npz")
-    assert report.metrics["parity"]["samples"] == 7
+    assert report.metrics["parity"]["samples"] == 9  # as it is, positive, negative, and six random ones
     np.savez(tmp_path / "wrong.npz", x=np.ones((7, 5), np.float32))
     with pytest.raises(DeploykitError) as refused:
         deploykit.export(models / "usual", output=tmp_path / "y.onnx", sample=tmp_path / "wrong.npz")

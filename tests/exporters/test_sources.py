@@ -31,6 +31,10 @@ def archive(path: Path, members: dict[str, bytes]) -> Path:
     return path
 
 
+LIGHTNING = (
+    b"\x80\x02}q\x00(X\x05\x00\x00\x00epochq\x01K\x03X\x19\x00\x00\x00pytorch-lightning_versionq\x02X\x05\x00\x00\x002.5.0q\x03"
+    b"ctorch._utils\n_rebuild_tensor_v2\nq\x04u."
+)
 GLOBALS = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nq\x00ccollections\nOrderedDict\nq\x01."
 
 
@@ -52,6 +56,11 @@ def make(folder: Path, kind: str) -> Path:
             "w.pt",
             {"w/data.pkl": b"\x80\x02ctorch.nn.modules.linear\nLinear\nq\x00.", "w/version": b"3"},
         ),
+        "ultralytics": (
+            "yolo.pt",
+            {"yolo/data.pkl": b"\x80\x02cultralytics.nn.tasks\nDetectionModel\nq\x00.", "yolo/version": b"3"},
+        ),
+        "lightning": ("last.ckpt", {"last/data.pkl": LIGHTNING, "last/version": b"3"}),
         "keras": ("m.keras", {"config.json": b"{}", "metadata.json": b"{}", "model.weights.h5": b""}),
         "skops": ("m.skops", {"schema.json": b"{}"}),
     }

@@ -6,18 +6,19 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
 from deploykit import graph, io
 from deploykit.data import DimRange, open_data
 from deploykit.equivalence import unknown_nodes
 from deploykit.errors import GateError, ModelError, UsageError
-from deploykit.exporters import tensorflow_source
+from deploykit.exporters import layout, tensorflow_source
 from deploykit.exporters.canonical import make_canonical
 from deploykit.exporters.onnx_source import to_opset
 from deploykit.exporters.tensorflow_graph import HIGHEST_OPSET
 from deploykit.lazy import versions_of
-from deploykit.report import Finding, note, warning
+from deploykit.report import Finding, note
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -58,10 +59,14 @@ def export_job(request: TensorflowRequest, output: str, opset: int | None) -> di
     if opset is not None and graph.opset(model) != opset:
         raise ModelError(f"tf2onnx wrote opset {graph.opset(model)} where {opset} was asked for", code="DK612")
     _settle_outputs(model, source, request["seed"])
+    inputs, outputs = graph.interface(model)
+    layouts = layouts_of(source, (*inputs, *outputs))
+    turned = layout.changed(request.get("layout", {}), layouts, (*inputs, *outputs))
+    layout.apply(model, turned)
     graph.name_nodes(model)
     files = graph.save(model, Path(output))
     inputs, outputs = graph.interface(model)
-    layouts = _layouts(source, (*inputs, *outputs))
+    layouts |= turned
     return {
         "inputs": [spec.as_dict() for spec in inputs],
         "outputs": [spec.as_dict() for spec in outputs],
@@ -69,11 +74,12 @@ def export_job(request: TensorflowRequest, output: str, opset: int | None) -> di
         "opset": graph.opset(model),
         "precision": graph.precision_of(model),
         "versions": versions_of("tensorflow", "tensorflow-cpu", "keras", "tf2onnx", "onnx-ir"),
-        "findings": [finding.as_dict() for finding in (*findings, *_said(source, layouts))],
+        "findings": [finding.as_dict() for finding in (*findings, *_said(source, layouts, turned))],
         "metrics": {
             "converter": "tf2onnx",  # "exporter" is the option, which only PyTorch has
             "dims": {name: [bounds.minimum, bounds.maximum] for name, bounds in source.symbols.items()},
             "layout": layouts,
+            "turned": turned,
             "source_files": {},
         },
     }
@@ -115,9 +121,11 @@ def _settle_inputs(model: ir.Model, source: LoadedSource) -> list[Finding]:
     for spec in source.specs:
         value = by_name.get(spec.name)
         if value is None:
-            text = f"input {spec.name!r} has no influence on the outputs and is not in the ONNX"
-            found.append(warning("DK619", text, tensor=spec.name))
-            continue
+            dtype = ir.DataType.from_numpy(np.dtype(spec.dtype)) if spec.dtype != "string" else ir.DataType.STRING
+            value = ir.Value(name=spec.name, type=ir.TensorType(dtype))
+            model.graph.inputs.append(value)
+            text = f"input {spec.name!r} has no influence on the outputs; it stays an input of the ONNX"
+            found.append(note("DK619", text, tensor=spec.name))
         value.shape = ir.Shape(list(spec.shape or ()))
     order = {spec.name: at for at, spec in enumerate(source.specs)}
     ordered = sorted(model.graph.inputs, key=lambda value: order.get(str(value.name), len(order)))
@@ -189,18 +197,24 @@ def example_sizes(symbols: Mapping[str, DimRange], smallest: int, turn: int) -> 
     return {name: max(size, symbols[name].minimum) for name, size in sizes.items()}
 
 
-def _layouts(source: LoadedSource, specs: Iterable[TensorSpec]) -> dict[str, str]:
+def layouts_of(source: LoadedSource, specs: Iterable[TensorSpec]) -> dict[str, str]:
     """The layout of each image tensor, as in the source."""
-    layout = source.model.layout()
-    return {spec.name: layout for spec in specs if layout and spec.shape and len(spec.shape) == _IMAGE_RANK}
+    found = source.model.layout()
+    return {spec.name: found for spec in specs if found and spec.shape and len(spec.shape) == _IMAGE_RANK}
 
 
-def _said(source: LoadedSource, layouts: Mapping[str, str]) -> list[Finding]:
+def _said(source: LoadedSource, layouts: Mapping[str, str], turned: Mapping[str, str]) -> list[Finding]:
     found = []
-    if layouts:
-        kinds = ", ".join(f"{name} {layout.upper()}" for name, layout in layouts.items())
-        found.append(note("DK654", f"image tensors keep the source's layout: {kinds}"))
-    opened = [spec for spec in source.specs if any(isinstance(dim, str) for dim in spec.shape or ())]
+    kept, new = (
+        ", ".join(f"{name} {kind.upper()}" for name, kind in layouts.items() if (name in turned) == is_new)
+        for is_new in (False, True)
+    )
+    if new:
+        found.append(note("DK691", f"image tensors got another layout than the source's: {new}"))
+    if kept:
+        found.append(note("DK654", f"image tensors keep the source's layout: {kept}", hint="--layout changes it"))
+    specs = layout.layout_specs(source.specs, turned)
+    opened = [spec for spec in specs if any(isinstance(dim, str) for dim in spec.shape or ())]
     if opened:
         shown = "; ".join(f"{spec.name} {spec.describe()}" for spec in opened)
         found.append(note("DK655", f"open dimensions are symbolic: {shown}"))

@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit import graph
-from deploykit.comparison import compare, stochastic_nodes
-from deploykit.data import Sample, open_data
-from deploykit.errors import VendorError
+from deploykit.comparison import stochastic_nodes
+from deploykit.data import Sample
 from deploykit.exporters import tensorflow_source
-from deploykit.exporters.proof import POINTS, POINTS_FIXED, SourceSide, not_compared
+from deploykit.exporters.candidate import open_candidate
+from deploykit.exporters.layout import changed, to_new, to_old
+from deploykit.exporters.proof import Proof, SourceSide, not_compared
+from deploykit.exporters.tensorflow_export import layouts_of
 from deploykit.parity import TOLERANCES, row_for
 from deploykit.progress import OnProgress, silent
-from deploykit.reference import Reference
-from deploykit.report import failure, warning
+from deploykit.report import warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from deploykit.exporters.request import TensorflowRequest
-    from deploykit.runtime import Outputs
+    from deploykit.exporters.tensorflow_source import LoadedSource
+    from deploykit.reference import Reference
+    from deploykit.runtime import Feeds, Outputs, Runtime
 
 
 def prove_job(request: TensorflowRequest, model: str, on_progress: OnProgress = silent) -> dict[str, Any]:
@@ -38,35 +41,41 @@ def prove_job(request: TensorflowRequest, model: str, on_progress: OnProgress = 
         text = f"the model is random in {', '.join(random[:4])}: its outputs were not compared"
         return not_compared(warning("DK404", text, hint="a random model in inference mode is often a mistake"))
     scales = source.model.scales
-    side = SourceSide(lambda feeds: real_values(source.model.run(feeds), scales), "the source")
-    reference = Reference(path)
-    points = POINTS if source.symbols else POINTS_FIXED
+    candidate = open_candidate(path)
+    turned = _turned(request, source, candidate)
+    taken = {spec.name for spec in candidate.inputs}
+    given = [tensorflow_source.read_sample(request["sample"], source.specs)] if request["sample"] else []
+
+    def predict(feeds: Feeds) -> Outputs:
+        given = {name: array for name, array in to_new(feeds, turned).items() if name in taken}
+        return real_values(to_old(candidate.predict(given), turned), scales)
+
     try:
-        dataset = open_data(
-            f"random:{request['seed']}",
+        proof = Proof(
+            SourceSide(lambda feeds: real_values(source.model.run(feeds), scales), "the source"),
+            predict,
             source.specs,
-            purpose="parity",
-            samples=points,
-            dims=source.symbols,
-            model=path,
+            source.symbols,
+            path,
+            request["seed"],
+            TOLERANCES[_row(path, request["kind"])],
+            given=given,
+            adapt=lambda samples: _over_whole_range(samples, scales, request["seed"]),
+            way="bound the sizes: --dim NAME=MIN..MAX, or --dim NAME=SIZE",
         )
-        given = [tensorflow_source.read_sample(request["sample"], source.specs)] if request["sample"] else []
-        taken = {spec.name for spec in reference.inputs}
-        result = compare(
-            side.predict,
-            lambda feeds: real_values(reference.predict({n: a for n, a in feeds.items() if n in taken}), scales),
-            side.accepted(given, _over_whole_range(dataset, scales, request["seed"])),
-            tolerance=TOLERANCES[_row(path, request["kind"])],
-            total=points + len(given),
-            on_progress=on_progress,
-        )
-    except VendorError as problem:
-        text = f"the exported file refuses an input that the source takes: {problem.message[:300]}"
-        return not_compared(failure("DK625", text, hint="bound the sizes: --dim NAME=MIN..MAX, or --dim NAME=SIZE"))
+        result = proof.run(on_progress)
     finally:
-        reference.close()
+        candidate.close()
     engines = {"reference": source.model.engine, "candidate": "onnxruntime, graph optimisation off"}
-    return {**result, "engines": engines, "findings": [*(f.as_dict() for f in side.refused), *result["findings"]]}
+    return {**result, "engines": engines}
+
+
+def _turned(request: TensorflowRequest, source: LoadedSource, candidate: Reference | Runtime) -> dict[str, str]:
+    """The tensors whose layout the export changed; which are images is told as it was there."""
+    if not request.get("layout"):
+        return {}
+    specs = (*source.specs, *candidate.outputs)
+    return changed(request["layout"], layouts_of(source, specs), specs)
 
 
 def _row(path: Path, kind: str) -> str:

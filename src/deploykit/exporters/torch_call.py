@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from deploykit.artifact import TensorSpec
 from deploykit.data.dtypes import dtype_name, numpy_dtype
 from deploykit.data.specs import DimRange, format_input
 from deploykit.errors import DataError, ModelError, UsageError
 from deploykit.exporters.diagnosis import reason, user_line
+from deploykit.exporters.torch_arguments import bind
+from deploykit.exporters.torch_flat import Flat, flatten, is_plain, names_of
+from deploykit.exporters.torch_inference import input_specs
+from deploykit.report import Finding, note
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from deploykit.exporters.request import TorchRequest
+    from deploykit.exporters.torch_arguments import Binding
     from deploykit.exporters.torch_source import Loaded
     from deploykit.runtime import Feeds, Outputs
 
@@ -31,35 +34,53 @@ _EXAMPLE_SIZES = (2, 3, 5, 7, 11, 13)
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """One way to call the module.
+    """One way to call the module: which argument each input fills, and how inputs and outputs are called.
 
-    parameters: of `forward`, by input, in the order of the specs; positional when `keyword` is false for it.
+    plain: whether inputs are parameters and the outputs tensors, so that exporters take the module as it is; otherwise
+    they take `flat`.
     """
 
     module: torch.nn.Module
     specs: tuple[TensorSpec, ...]
-    parameters: tuple[str, ...]
-    keywords: tuple[str, ...]
+    binding: Binding
     ranges: dict[str, DimRange]
     example: dict[str, torch.Tensor]
     output_names: tuple[str, ...] = ()
+    plain: bool = True
+    findings: list[Finding] = dataclasses.field(default_factory=list)
 
-    def arguments(
-        self, tensors: Mapping[str, torch.Tensor]
-    ) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The parameter of `forward` that each input fills, or fills a place of."""
+        return tuple(place[0] for place in self.binding.places)
+
+    @property
+    def flat(self) -> torch.nn.Module:
+        """The module as a function of the inputs in order, for exporters that take nothing else."""
+        return Flat(self.module, self.binding)
+
+    def arguments(self, tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments of `forward` for tensors by input name."""
-        pairs = list(zip(self.specs, self.parameters, strict=True))
-        positional = tuple(tensors[spec.name] for spec, parameter in pairs if parameter not in self.keywords)
-        return positional, {parameter: tensors[spec.name] for spec, parameter in pairs if parameter in self.keywords}
+        return self.binding.build([tensors[spec.name] for spec in self.specs])
+
+    def for_export(self, loaded: Loaded) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """What an exporter is given: the module, program or wrapper, with positional and keyword arguments."""
+        if not self.plain:
+            return self.flat, tuple(self.example[spec.name] for spec in self.specs), {}
+        args, kwargs = self.arguments(self.example)
+        return loaded.program if loaded.program is not None else loaded.module, args, kwargs
+
+    def call(self, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """What `forward` returns; the tensors stay as they are, since a module may write into its input."""
+        args, kwargs = self.arguments({name: tensor.clone() for name, tensor in tensors.items()})
+        with torch.no_grad():
+            return self.module(*args, **kwargs)
 
     def run(self, feeds: Feeds) -> Outputs:
         """Outputs by name of the module in eager mode."""
         # numpy has bfloat16 only through ml_dtypes, which torch does not know.
         tensors = {spec.name: as_tensor(feeds[spec.name], spec) for spec in self.specs}
-        args, kwargs = self.arguments(tensors)
-        with torch.no_grad():
-            value = self.module(*args, **kwargs)
-        leaves = [leaf for leaf in pytree.tree_leaves(value) if leaf is not None]
+        leaves = [leaf for _, leaf in flatten(self.call(tensors))]
         return dict(zip(self.output_names, map(as_array, leaves), strict=True))
 
     @property
@@ -97,16 +118,23 @@ def prepare(loaded: Loaded, request: TorchRequest) -> Call:
     sample = _read_sample(request["sample"]) if request["sample"] else {}
     program_specs = _program_specs(loaded)
     specs = specs or _specs_of(sample) or program_specs
+    findings = []
+    if not specs and loaded.scripted:
+        specs = input_specs(loaded.module)
+        if specs:
+            text = f"inputs were read off the operators that take them: {', '.join(map(format_input, specs))}"
+            findings = [note("DK690", text, hint="--input when the module takes others")]
     ranges = {name: DimRange(name, int(low or 0), high) for name, (low, high) in request["dims"].items()}
     if program_specs:
         known = {dim for spec in specs for dim in spec.shape or ()}
         ranges = {**{name: bounds for name, bounds in _program_ranges(loaded).items() if name in known}, **ranges}
-    parameters, keywords = _bind(loaded, specs, request)
+    binding = bind(loaded, specs, request)
     _check_dims(specs, ranges)
     specs = tuple(dataclasses.replace(spec, shape=_fixed(spec.shape, ranges)) for spec in specs)
-    call = Call(loaded.module, specs, parameters, keywords, ranges, {})
+    call = Call(loaded.module, specs, binding, ranges, {})
+    call.findings = findings
     call.example = _example(call, sample, request["seed"])
-    call.output_names = _output_names(call)
+    _name_outputs(call, loaded)
     return call
 
 
@@ -152,58 +180,6 @@ def _program_ranges(loaded: Loaded) -> dict[str, DimRange]:
     return found
 
 
-def _bind(
-    loaded: Loaded, specs: Sequence[TensorSpec], request: TorchRequest
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The parameter of `forward` for each input, and those that go by keyword."""
-    names, required = _parameters(loaded)
-    shown = ", ".join(names)
-    if not specs:
-        raise UsageError(
-            f"the inputs are not known: forward takes ({shown})",
-            code="DK620",
-            file=request["path"],
-            hint=f"--input '{names[0] if names else 'x'}:float32[batch,3,224,224]', or --sample FILE.npz",
-        )
-    given = [spec.name for spec in specs]
-    if not set(given) <= set(names):
-        # Other names than the parameters': taken in order, and the ONNX inputs are called as the user said.
-        if len(given) > len(names) or len(given) < len(required):
-            raise UsageError(
-                f"{len(given)} inputs were given ({', '.join(given)}), and forward takes ({shown})",
-                code="DK620",
-                file=request["path"],
-                hint="give one --input for each parameter without a default, by its name",
-            )
-        return tuple(names[: len(given)]), ()
-    missing = [name for name in required if name not in given]
-    if missing:
-        raise UsageError(
-            f"no --input for {', '.join(map(repr, missing))}: forward takes ({shown})",
-            code="DK620",
-            file=request["path"],
-            hint=f"--input '{missing[0]}:float32[...]'",
-        )
-    leading = [name for name, wanted in zip(given, names, strict=False) if name == wanted]
-    prefix = next(
-        (i for i, (name, wanted) in enumerate(zip(given, names, strict=False)) if name != wanted), len(leading)
-    )
-    return tuple(given), tuple(given[prefix:])
-
-
-def _parameters(loaded: Loaded) -> tuple[list[str], list[str]]:
-    """Names of all parameters of `forward`, and of those without a default."""
-    if loaded.program is not None:
-        names = [str(name) for name in loaded.program.graph_signature.user_inputs]
-        return names, names
-    if loaded.scripted:
-        arguments = [argument for argument in loaded.module.forward.schema.arguments if argument.name != "self"]
-        return [a.name for a in arguments], [a.name for a in arguments if not a.has_default_value()]
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    taken = [p for p in inspect.signature(loaded.module.forward).parameters.values() if p.kind in kinds]
-    return [p.name for p in taken], [p.name for p in taken if p.default is inspect.Parameter.empty]
-
-
 def _check_dims(specs: Sequence[TensorSpec], ranges: Mapping[str, DimRange]) -> None:
     known = dict.fromkeys(dim for spec in specs for dim in spec.shape or () if isinstance(dim, str))
     for name in ranges:
@@ -222,8 +198,14 @@ def _fixed(shape: tuple[int | str, ...] | None, ranges: Mapping[str, DimRange]) 
     return None if shape is None else tuple(fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
 
 
-def example_sizes(symbols: Mapping[str, DimRange], seen: Mapping[str, int]) -> dict[str, int]:
-    """A size for each symbol: the sample's where it has one above 1, otherwise small, different and in range."""
+def example_sizes(
+    symbols: Mapping[str, DimRange], seen: Mapping[str, int], *, avoid: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """A size for each symbol: the sample's where it has one above 1, otherwise small, different and in range.
+
+    avoid: sizes that are not taken again where there are others.
+    """
+    avoid = avoid or {}
     sizes: dict[str, int] = {}
     for name, bounds in symbols.items():
         if seen.get(name, 0) > 1:
@@ -231,7 +213,7 @@ def example_sizes(symbols: Mapping[str, DimRange], seen: Mapping[str, int]) -> d
             continue
         low, high = max(bounds.minimum, 2), bounds.maximum
         wanted = [size for size in _EXAMPLE_SIZES if size >= low and (high is None or size <= high)]
-        fresh = [size for size in wanted if size not in sizes.values()]
+        fresh = [size for size in wanted if size not in sizes.values() and size not in avoid.values()]
         sizes[name] = next(iter(fresh or wanted), low if high is None else min(low, high))
     return sizes
 
@@ -246,7 +228,18 @@ def _example(call: Call, sample: Mapping[str, np.ndarray[Any, Any]], seed: int) 
         if isinstance(dim, str)
     }
     sizes = example_sizes(call.symbols, seen)
-    rng = np.random.default_rng(seed)
+    return _tensors(call, sizes, sample, np.random.default_rng(seed))
+
+
+def resized(call: Call, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    """The example's tensors at other sizes, cut or repeated."""
+    sample = {name: as_array(tensor) for name, tensor in call.example.items()}
+    return _tensors(call, sizes, sample, np.random.default_rng(0))
+
+
+def _tensors(
+    call: Call, sizes: Mapping[str, int], sample: Mapping[str, np.ndarray[Any, Any]], rng: np.random.Generator
+) -> dict[str, torch.Tensor]:
     tensors = {}
     for spec in call.specs:
         shape = tuple(sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape or ())
@@ -291,12 +284,10 @@ def _check_sample(call: Call, sample: Mapping[str, np.ndarray[Any, Any]]) -> Non
             )
 
 
-def _output_names(call: Call) -> tuple[str, ...]:
+def _name_outputs(call: Call, loaded: Loaded) -> None:
     """Names from the structure of what `forward` returns: `output`, `output_0`..., or keys and field names."""
-    args, kwargs = call.arguments({name: tensor.clone() for name, tensor in call.example.items()})
     try:
-        with torch.no_grad():
-            value = call.module(*args, **kwargs)
+        value = call.call(call.example)
     except Exception as problem:  # the user's forward raises what it likes
         where = user_line(problem)
         shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in call.example.items())
@@ -307,21 +298,18 @@ def _output_names(call: Call) -> tuple[str, ...]:
             context=[where.describe()] if where else [],
             hint="correct --input, bound the sizes it takes with --dim NAME=MIN..MAX, or give a real --sample FILE.npz",
         ) from problem
-    leaves = [(path, leaf) for path, leaf in pytree.tree_flatten_with_path(value)[0] if leaf is not None]
-    if not leaves or not all(isinstance(leaf, torch.Tensor) for _, leaf in leaves):
-        kinds = sorted({type(leaf).__name__ for _, leaf in leaves}) or ["nothing"]
+    leaves = list(flatten(value))
+    names = names_of([path for path, _ in leaves], {spec.name for spec in call.specs})
+    wrong = [
+        f"{name} is {type(leaf).__name__}"
+        for name, (_, leaf) in zip(names, leaves, strict=True)
+        if not isinstance(leaf, torch.Tensor)
+    ]
+    if wrong or not leaves:
         raise ModelError(
-            f"forward returns {', '.join(kinds)}: ONNX outputs are tensors",
+            f"forward returns what is no tensor: {', '.join(wrong[:4]) or 'nothing'}; ONNX outputs are tensors",
             code="DK621",
-            hint="return tensors, in a tuple, list or dict",
+            hint="return tensors, in a tuple, list, dict or dataclass: torch.tensor(value) for a number",
         )
-    names = [_name_of(path) for path, _ in leaves]
-    taken = {spec.name for spec in call.specs}
-    return tuple(f"{name}_out" if name in taken else name for name in names)
-
-
-def _name_of(path: Sequence[Any]) -> str:
-    if not path:
-        return "output"
-    keys = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
-    return "_".join(["output", *keys] if keys[0].isdigit() else keys)
+    call.output_names = names
+    call.plain = loaded.program is not None or (call.binding.plain and is_plain(value))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from deploykit.exporters.torch_flat import unwrap_names
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
     from deploykit.exporters.torch_call import Call
     from deploykit.exporters.torch_source import Loaded
+    from deploykit.exporters.torch_translations import Tables
 
 # PyTorch 2.13, asked for a lower one, reports success and writes 18 (pytorch PR#161056).
 LOWEST_OPSET = 18
@@ -22,14 +25,14 @@ LOWEST_OPSET = 18
 _DROPPED = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node", "pkg.torch.export.", "pkg.onnxscript.")
 
 
-def export_dynamo(loaded: Loaded, call: Call, opset: int, scratch: Path) -> ir.Model:
+def export_dynamo(loaded: Loaded, call: Call, opset: int, scratch: Path, tables: Tables) -> ir.Model:
     """The module as an ONNX graph; raises what torch.onnx raises."""
     del scratch
-    args, kwargs = call.arguments(call.example)
+    target, args, kwargs = call.for_export(loaded)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations inside torch itself, on every call
         program = torch.onnx.export(
-            loaded.program if loaded.program is not None else loaded.module,
+            target,
             args,
             kwargs=kwargs or None,
             input_names=[spec.name for spec in call.specs],
@@ -38,12 +41,15 @@ def export_dynamo(loaded: Loaded, call: Call, opset: int, scratch: Path) -> ir.M
             dynamo=True,
             external_data=False,
             dynamic_shapes=None if loaded.program is not None else _dynamic_shapes(call),
+            custom_translation_table=tables[0] or None,
             verbose=False,
         )
     if program is None:
         raise RuntimeError("torch.onnx.export returned nothing")
     model: ir.Model = program.model
     strip_metadata(model)
+    if not call.plain:
+        unwrap_names(model)
     return model
 
 
@@ -55,10 +61,10 @@ def _dynamic_shapes(call: Call) -> dict[str, Any] | None:
         name: torch.export.Dim(name, min=max(bounds.minimum, 1), max=bounds.maximum)
         for name, bounds in call.symbols.items()
     }
-    return {
-        parameter: {axis: dims[dim] for axis, dim in enumerate(spec.shape or ()) if isinstance(dim, str)}
-        for spec, parameter in zip(call.specs, call.parameters, strict=True)
-    }
+    shapes = [
+        {axis: dims[dim] for axis, dim in enumerate(spec.shape or ()) if isinstance(dim, str)} for spec in call.specs
+    ]
+    return dict(zip(call.parameters, shapes, strict=True)) if call.plain else {"tensors": tuple(shapes)}
 
 
 def strip_metadata(model: ir.Model) -> None:

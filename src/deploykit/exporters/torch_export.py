@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,16 @@ import torch
 from deploykit import graph
 from deploykit.errors import DeploykitError, GateError, ModelError, UsageError, VendorError
 from deploykit.exporters import torch_call, torch_source
+from deploykit.exporters import torch_translations as translated
 from deploykit.exporters.diagnosis import in_two_lines
 from deploykit.exporters.onnx_source import check_opset
-from deploykit.exporters.symbols import rename_symbols
+from deploykit.exporters.torch_checks import operator_lines, refuse_unstable
 from deploykit.exporters.torch_dynamo import LOWEST_OPSET, export_dynamo
+from deploykit.exporters.torch_interface import settle_interface, settle_outputs
 from deploykit.exporters.torch_tracing import OPSETS, export_tracing
 from deploykit.io import file_sha256
 from deploykit.lazy import versions_of
-from deploykit.report import Finding, note, warning
+from deploykit.report import Finding, note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,9 +31,10 @@ if TYPE_CHECKING:
     from deploykit.exporters.request import TorchRequest
     from deploykit.exporters.torch_call import Call
     from deploykit.exporters.torch_source import Loaded
+    from deploykit.exporters.torch_translations import Tables
 
 DEFAULT_OPSET = 20
-_EXPORTERS: dict[str, Callable[[Loaded, Call, int, Path], ir.Model]] = {
+_EXPORTERS: dict[str, Callable[[Loaded, Call, int, Path, Tables], ir.Model]] = {
     "dynamo": export_dynamo,
     "torchscript": export_tracing,
 }
@@ -46,10 +50,14 @@ def export_job(request: TorchRequest, output: str, opset: int | None, exporter: 
         check_opset(opset)
     loaded = torch_source.load(request)
     call = torch_call.prepare(loaded, request)
+    refuse_unstable(call)
+    tables = translated.load_translations(request.get("translations", []))
     # Weights that an exporter left in a file stay there until they are saved.
     with tempfile.TemporaryDirectory(prefix="deploykit-export-") as scratch:
-        chosen, model, findings = _export(loaded, call, opset, exporter, Path(scratch))
-        findings = [*loaded.findings, *findings, *_settle_interface(model, call)]
+        chosen, model, findings = _export(loaded, call, opset, exporter, Path(scratch), tables)
+        findings = [*loaded.findings, *call.findings, *findings, *settle_interface(model, call)]
+        if chosen == "torchscript":
+            settle_outputs(model, call)
         graph.name_nodes(model)
         files = graph.save(model, Path(output))
     inputs, outputs = graph.interface(model)
@@ -97,27 +105,28 @@ def _order(loaded: Loaded, opset: int | None, exporter: str) -> list[str]:
 
 
 def _export(
-    loaded: Loaded, call: Call, opset: int | None, exporter: str, scratch: Path
+    loaded: Loaded, call: Call, opset: int | None, exporter: str, scratch: Path, tables: Tables
 ) -> tuple[str, ir.Model, list[Finding]]:
     failures: dict[str, Exception] = {}
     for name in _order(loaded, opset, exporter):
         try:
-            model = _run(name, loaded, call, opset or DEFAULT_OPSET, scratch)
+            model = _run(name, loaded, call, opset or DEFAULT_OPSET, scratch, tables)
         except Exception as problem:  # exporters raise anything; the reason goes into the report or the final error
             failures[name] = problem
+            traceback.print_exception(problem)  # into the worker's log, which -v shows
             continue
         return name, model, [_fallback(name, failures)] if failures else []
-    raise _refused(failures)
+    raise _untranslated(failures, call) or _refused(failures)
 
 
-def _run(name: str, loaded: Loaded, call: Call, opset: int, scratch: Path) -> ir.Model:
+def _run(name: str, loaded: Loaded, call: Call, opset: int, scratch: Path, tables: Tables) -> ir.Model:
     if name == "torchscript" and opset not in OPSETS:
         raise UsageError(
             f"{_TITLES[name]} writes opset {OPSETS.start} to {OPSETS.stop - 1}, and {opset} was asked for",
             code="DK612",
             hint=f"--opset {OPSETS.stop - 1}",
         )
-    model = _EXPORTERS[name](loaded, call, opset, scratch)
+    model = _EXPORTERS[name](loaded, call, opset, scratch, tables)
     got = graph.opset(model)
     if got != opset:
         raise ModelError(
@@ -149,6 +158,26 @@ def _fallback(name: str, failures: Mapping[str, Exception]) -> Finding:
     return note("DK617", f"exported with {_TITLES[name]}; {_TITLES[other]} failed: {in_two_lines(problem)}")
 
 
+def _untranslated(failures: Mapping[str, Exception], call: Call) -> DeploykitError | None:
+    """The error when an operator has no ONNX form: which, the user's line that calls it, and the way to add one."""
+    found = next((op for problem in failures.values() if (op := translated.untranslated(problem))), None)
+    if found is None:
+        return None
+    line = operator_lines(call).get(found)
+    own = not found.startswith("aten::")
+    function = found.rpartition(":")[2]
+    way = f"TRANSLATIONS = {{{found!r}: {function}}} with an ONNX Script function {function}, in translations.py"
+    return VendorError(
+        f"PyTorch has no ONNX form for the operator {found}",
+        code="DK689",
+        op=found,
+        file=line.file if line else None,
+        context=[line.describe()] if line else [],
+        hint=f"add one: {way}, then --custom-ops translations.py"
+        + ("" if own else "; or write it with other operators"),
+    )
+
+
 def _refused(failures: Mapping[str, Exception]) -> DeploykitError:
     """The error when no exporter worked: the one that knows the cause in the user's code, otherwise all of them."""
     for code in ("DK613", "DK623"):
@@ -167,28 +196,3 @@ def _refused(failures: Mapping[str, Exception]) -> DeploykitError:
         log=lines,
         hint="change the line that is named, or export a part of the module",
     )
-
-
-def _settle_interface(model: ir.Model, call: Call) -> list[Finding]:
-    """Gives the inputs the symbols that the user wrote; says which input is missing."""
-    findings: list[Finding] = []
-    inputs = {str(value.name): value for value in model.graph.inputs}
-    renamed: dict[str, str] = {}
-    for spec in call.specs:
-        value = inputs.get(spec.name)
-        if value is None:
-            findings.append(
-                warning(
-                    "DK619",
-                    f"input {spec.name!r} has no influence on the outputs and is not in the ONNX",
-                    tensor=spec.name,
-                )
-            )
-            continue
-        made = next(s for s in graph.interface(model)[0] if s.name == spec.name)
-        for _axis, (wanted, got) in enumerate(zip(spec.shape or (), made.shape or (), strict=False)):
-            if isinstance(wanted, str) and isinstance(got, str) and wanted != got:
-                renamed[got] = wanted
-    if renamed:
-        rename_symbols(model, renamed)
-    return findings

@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.comparison import compare, stochastic_nodes
-from deploykit.data import Sample, open_data
-from deploykit.errors import VendorError
+from deploykit.comparison import stochastic_nodes
+from deploykit.data import Sample
 from deploykit.exporters import torch_call, torch_source
-from deploykit.exporters.proof import POINTS, POINTS_FIXED, SourceSide, not_compared
+from deploykit.exporters.candidate import open_candidate
+from deploykit.exporters.proof import Proof, SourceSide, not_compared
 from deploykit.exporters.torch_export import precision_of
 from deploykit.parity import TOLERANCES
 from deploykit.progress import OnProgress, silent
-from deploykit.reference import Reference
-from deploykit.report import failure, warning
+from deploykit.report import warning
 
 if TYPE_CHECKING:
     from deploykit.exporters.request import TorchRequest
@@ -34,35 +33,23 @@ def prove_job(request: TorchRequest, model: str, on_progress: OnProgress = silen
     if random:
         text = f"the module is random in {', '.join(random[:4])}: its outputs were not compared"
         return not_compared(warning("DK404", text, hint="a random module in evaluation mode is often a mistake"))
-    source = SourceSide(call.run, "the module")
-    reference = Reference(path)
+    candidate = open_candidate(path, request.get("libraries"))
     try:
-        points = POINTS if call.symbols else POINTS_FIXED
-        dataset = open_data(
-            f"random:{request['seed']}",
+        proof = Proof(
+            SourceSide(call.run, "the module"),
+            candidate.predict,
             call.specs,
-            purpose="parity",
-            samples=points,
-            dims=call.symbols,
-            model=path,
+            call.symbols,
+            path,
+            request["seed"],
+            TOLERANCES[precision_of(loaded.module)],
+            given=[_example(call)],
+            way="a size was frozen in the file; --exporter dynamo or --exporter torchscript takes the other way",
         )
-        taken = {spec.name for spec in reference.inputs}
-        result = compare(
-            source.predict,
-            lambda feeds: reference.predict({name: array for name, array in feeds.items() if name in taken}),
-            source.accepted(_example(call), dataset),
-            tolerance=TOLERANCES[precision_of(loaded.module)],
-            total=points + 1,
-            on_progress=on_progress,
-        )
-    except VendorError as problem:
-        text = f"the exported file refuses an input that the module takes: {problem.message[:300]}"
-        hint = "a size was frozen in the file; --exporter dynamo or --exporter torchscript takes the other way"
-        return not_compared(failure("DK625", text, hint=hint))
+        result = proof.run(on_progress)
     finally:
-        reference.close()
-    engines = {"reference": "PyTorch, eager", "candidate": "onnxruntime, graph optimisation off"}
-    return {**result, "engines": engines, "findings": [*(f.as_dict() for f in source.refused), *result["findings"]]}
+        candidate.close()
+    return {**result, "engines": {"reference": "PyTorch, eager", "candidate": "onnxruntime, graph optimisation off"}}
 
 
 def _example(call: Call) -> Sample:

@@ -24,6 +24,7 @@ import torch
 from deploykit import io
 from deploykit.errors import DeploykitError, ModelError, UsageError
 from deploykit.exporters.diagnosis import reason, user_line
+from deploykit.exporters.torch_mode import switched_to_evaluation
 from deploykit.exporters.torch_weights import load_weights
 from deploykit.report import Finding, note
 
@@ -73,7 +74,7 @@ def load(request: TorchRequest) -> Loaded:
     _seed(request["seed"])
     loaded = _LOADERS[request["kind"]](request)
     if loaded.program is None:  # an exported program has its mode in its graph
-        loaded.module.eval()
+        loaded.findings += switched_to_evaluation(loaded.module)
     _last = (key, loaded)
     return loaded
 

@@ -15,6 +15,8 @@ from torch.overrides import TorchFunctionMode
 from deploykit import graph
 from deploykit.errors import ModelError
 from deploykit.exporters.diagnosis import CodeLine, is_users
+from deploykit.exporters.torch_flat import unwrap_names
+from deploykit.exporters.torch_translations import registered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from deploykit.exporters.torch_call import Call
     from deploykit.exporters.torch_source import Loaded
+    from deploykit.exporters.torch_translations import Tables
 
 OPSETS = range(11, 21)
 # What turns a tensor's value into a Python value.
@@ -48,13 +51,12 @@ class _Decisions(TorchFunctionMode):  # type: ignore[misc]
 
 def data_dependent_lines(call: Call) -> list[CodeLine]:
     """The user's lines that turn tensor values into Python values in one eager run of the example."""
-    args, kwargs = call.arguments({name: tensor.clone() for name, tensor in call.example.items()})
-    with torch.no_grad(), _Decisions() as found:
-        call.module(*args, **kwargs)
+    with _Decisions() as found:
+        call.call(call.example)
     return list(found.lines)
 
 
-def export_tracing(loaded: Loaded, call: Call, opset: int, scratch: Path) -> ir.Model:
+def export_tracing(loaded: Loaded, call: Call, opset: int, scratch: Path, tables: Tables) -> ir.Model:
     """The module as an ONNX graph, from one recorded run; raises what torch.onnx raises.
 
     Raises ModelError (DK613) when values of tensors decide what the module does: the trace would freeze one way.
@@ -67,12 +69,12 @@ def export_tracing(loaded: Loaded, call: Call, opset: int, scratch: Path) -> ir.
             context=[line.describe() for line in lines[:4]],
             hint="write it with torch.where or torch.cond, so that both ways are in the graph",
         )
-    args, kwargs = call.arguments(call.example)
+    target, args, kwargs = call.for_export(loaded)
     file = scratch / "traced.onnx"
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), registered(tables[1], opset):
         warnings.simplefilter("ignore")  # deprecations of this exporter; what a trace loses was looked for above
         torch.onnx.export(
-            loaded.module,
+            target,
             (*args, kwargs) if kwargs else args,
             str(file),
             input_names=[spec.name for spec in call.specs],
@@ -81,7 +83,10 @@ def export_tracing(loaded: Loaded, call: Call, opset: int, scratch: Path) -> ir.
             dynamo=False,
             dynamic_axes=_dynamic_axes(call),
         )
-    return graph.load(file)
+    model = graph.load(file)
+    if not call.plain:
+        unwrap_names(model)
+    return model
 
 
 def _dynamic_axes(call: Call) -> dict[str, dict[int, str]]:

@@ -30,6 +30,8 @@ def load_weights(module: torch.nn.Module, path: Path) -> list[Finding]:
     shapes do not match the module's, with the missing and unexpected keys.
     """
     state, findings = _unwrapped(_read(existing_file(path, "weights file")), path)
+    state, taken_off = _without_prefix(state, module.state_dict(), path)
+    findings += taken_off
     _check_names(module, state, path)
     try:
         module.load_state_dict(state, strict=True)
@@ -100,6 +102,22 @@ def _unwrapped(state: Any, path: Path) -> tuple[dict[str, Any], list[Finding]]:
         state = {name.removeprefix("module."): value for name, value in state.items()}
         findings.append(note("DK615", f"the prefix 'module.' of data-parallel training was taken off in {path.name}"))
     return dict(state), findings
+
+
+def _without_prefix(
+    state: dict[str, Any], wanted: Mapping[str, Any], path: Path
+) -> tuple[dict[str, Any], list[Finding]]:
+    """The state dict without what a training class put before the module's names (`model.`), where the rest fits."""
+    first = next(iter(state), "")
+    for dots in range(1, first.count(".") + 1):
+        prefix = ".".join(first.split(".")[:dots]) + "."
+        inner = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        if inner.keys() == wanted.keys() != state.keys():
+            others = len(state) - len(inner)
+            text = f"the prefix {prefix!r} was taken off in {path.name}"
+            text += f", and {others} entries without it were left out" if others else ""
+            return inner, [note("DK615", text)]
+    return state, []
 
 
 def _check_names(module: torch.nn.Module, state: Mapping[str, Any], path: Path) -> None:
