@@ -125,3 +125,16 @@ def test_what_no_memory_holds_is_refused(opened: Callable[..., Dataset], shape: 
     with pytest.raises(DataError, match="does not fit into memory") as caught:
         list(opened("random", f"x:float32[{shape}]", purpose="parity"))
     assert (caught.value.code, caught.value.tensor) == ("DK334", "x")
+
+
+def test_a_sum_of_dimensions_is_the_sum_of_their_sizes() -> None:
+    specs = (
+        TensorSpec("mask", "int64", ("past + new",)),
+        TensorSpec("ids", "int64", ("new",)),
+        TensorSpec("cache", "float32", ("past", 2)),
+    )
+    data = open_data("random:0", specs, purpose="parity")
+    shapes = [{name: array.shape[0] for name, array in sample.feeds.items()} for sample in data]
+    assert all(sizes["mask"] == sizes["ids"] + sizes["cache"] for sizes in shapes)
+    assert len({sizes["mask"] for sizes in shapes}) > 2
+    assert "'new', 'past'" in data.findings[0].message

@@ -67,7 +67,7 @@ class RandomSource:
 
     def _say_undeclared(self) -> None:
         symbols = {dim for spec in self._wanted.inputs for dim in spec.shape or () if isinstance(dim, str)}
-        undeclared = sorted(symbols - set(self._wanted.dims))
+        undeclared = sorted(symbols - set(self._wanted.dims) - _sums(self._wanted.inputs))
         if undeclared:
             names = ", ".join(repr(name) for name in undeclared)
             low, high = bounds(undeclared[0], {})
@@ -128,7 +128,11 @@ def _integers(
 def sample_sizes(
     inputs: Sequence[TensorSpec], dims: Mapping[str, DimRange], index: int, generator: np.random.Generator
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes of sample `index` by input name: its symbols at their minimum (0), maximum (1) or between."""
+    """The shapes of sample `index` by input name: its symbols at their minimum (0), maximum (1) or between.
+
+    A sum of other inputs' symbols, `past_sequence_length + sequence_length`, has their sizes' sum.
+    """
+    sums = _sums(inputs)
     bound: dict[str, int] = {}
 
     def size(dim: int | str) -> int:
@@ -136,6 +140,8 @@ def sample_sizes(
             return dim
         if is_symbol(dim) and dim in bound:
             return bound[dim]
+        if dim in sums:
+            return sum(int(part) if part.isdigit() else size(part) for part in dim.split(" + "))
         low, high = bounds(dim, dims)
         between = int(generator.integers(low, high, endpoint=True))
         value = low if index == 0 else high if index == 1 else between
@@ -144,6 +150,14 @@ def sample_sizes(
         return value
 
     return {spec.name: tuple(size(dim) for dim in spec.shape or ()) for spec in inputs}
+
+
+def _sums(inputs: Sequence[TensorSpec]) -> set[str]:
+    """Dimensions that are sums of numbers and of symbols that inputs have, and so nothing to choose."""
+    symbols = {dim for spec in inputs for dim in spec.shape or () if isinstance(dim, str)}
+    return {
+        dim for dim in symbols if " + " in dim and all(part.isdigit() or part in symbols for part in dim.split(" + "))
+    }
 
 
 def bounds(dim: str, dims: Mapping[str, DimRange]) -> tuple[int, int]:

@@ -63,6 +63,12 @@ class ExportSection(Section):
     exporter: Literal["auto", "dynamo", "torchscript"] = "auto"
     signature: str | None = None
     """Of a SavedModel; needed where it has several."""
+    layout: list[str] = []
+    """Of image tensors of a TensorFlow model: `nchw` for all of them, `NAME=nchw` for one."""
+    custom_ops: str | None = None
+    """A Python file with a table TRANSLATIONS of ONNX forms for PyTorch operators."""
+    task: str | None = None
+    """Of a Hugging Face folder, as the ecosystem calls it; the one of its configuration otherwise."""
     sample: str | None = None
     """A .npz with one array for each input: names, dtypes, shapes and example values."""
 
@@ -329,6 +335,7 @@ def _check_files(config: Config, located: LocatedYaml) -> None:
         (("source",), config.source),
         (("weights",), config.weights),
         (("export", "sample"), config.export.sample),
+        (("export", "custom_ops"), config.export.custom_ops),
         (("validate", "data"), config.validation.data),
         (("evaluate", "data"), config.evaluate.data if config.evaluate else None),
         (

@@ -22,7 +22,7 @@ _TENSORFLOW = ("tensorflow-cpu", "tensorflow", "keras", "tf2onnx", "h5py")
 # What a stage's result depends on besides its inputs; a target's own packages are added where one is involved.
 # pillow decodes and resizes the images that data may be.
 _TOOLS: dict[str, tuple[str, ...]] = {
-    "export": ("torch", "onnxscript", "safetensors", *_TENSORFLOW, "onnx", "onnx-ir", "onnxruntime"),
+    "export": ("torch", "transformers", "onnxscript", "safetensors", *_TENSORFLOW, "onnx", "onnx-ir", "onnxruntime"),
     "simplify": ("onnxsim", "onnxslim", "onnx", "onnx-ir", "onnxruntime"),
     "check": ("onnx", "onnxruntime"),
     "quantize": ("onnx", "onnx-ir", "onnxruntime", "pillow"),
@@ -119,16 +119,19 @@ class _Planner:
             "opset": config.export.opset,
             "exporter": config.export.exporter,
             "signature": config.export.signature,
+            "layout": config.export.layout,
+            "task": config.export.task,
             "seed": config.seed,
         }
-        named = (config.source, config.weights, config.export.sample)
+        table = anchored(config.export.custom_ops, self.folder)
+        named = (config.source, config.weights, config.export.sample, config.export.custom_ops)
         files = [path for text in named if (path := named_file(text, self.folder))]
         return Step(
             key="export",
             stage="export",
             function="deploykit.api.export:export",
             source=source,
-            options={**options, "weights": weights, "sample": sample},
+            options={**options, "weights": weights, "sample": sample, "custom_ops": table},
             identity={**options, "source": config.source, "files": [io.digest([file]) for file in files]},
             distributions=_TOOLS["export"],
             output=f"{self.model}.onnx",

@@ -127,7 +127,8 @@ def decided(config: Config, outcomes: Sequence[Outcome]) -> Config:
     for outcome in outcomes:
         metrics, artifact = outcome.metrics, outcome.report.artifact if outcome.report else None
         if outcome.step.stage == "export":
-            chosen = {"exporter": metrics.get("exporter"), "opset": artifact.opset if artifact else None}
+            chosen = {name: metrics.get(name) for name in ("exporter", "task")}
+            chosen["opset"] = artifact.opset if artifact else None
             update["export"] = config.export.model_copy(update={k: v for k, v in chosen.items() if v})
         elif outcome.step.stage == "simplify" and config.simplify and metrics.get("engine"):
             engine = metrics["engine"]
