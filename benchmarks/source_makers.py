@@ -130,9 +130,154 @@ def lite_int8(folder):
 
 def sklearn_rows():
     """Rows of scikit-learn sources: (source, family, maker, options)."""
-    return ()
+    trusted = {"trust": True}  # xgboost's and lightgbm's types are not among those that skops knows
+    rows = [(".skops", family, _fitted(name), {}) for name, family in _SKLEARN.items()]
+    rows += [(".skops", "xgboost classifier", _fitted("xgboost"), trusted)]
+    rows += [(".skops", "lightgbm classifier", _fitted("lightgbm"), trusted)]
+    return tuple(rows)
+
+
+_SKLEARN = {
+    "forest": "random forest classifier",
+    "svc": "scaler and SVC",
+    "logistic": "scaler, PCA and logistic regression",
+    "boosting": "histogram gradient boosting, missing values",
+    "mlp": "scaler and MLP regressor",
+    "kmeans": "k-means",
+    "columns": "pipeline with string columns",
+    "text": "TF-IDF and logistic regression",
+}
+
+
+def _fitted(name):
+    def maker(folder):
+        import skops.io
+
+        skops.io.dump(_estimator(name), folder / f"{name}.skops")
+        return folder / f"{name}.skops"
+
+    return maker
+
+
+def _estimator(name):
+    """A fitted estimator on scikit-learn's own data."""
+    import numpy as np
+    import pandas as pd
+    from sklearn.cluster import KMeans
+    from sklearn.compose import ColumnTransformer
+    from sklearn.datasets import load_breast_cancer, load_diabetes
+    from sklearn.decomposition import PCA
+    from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neural_network import MLPRegressor
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+    from sklearn.svm import SVC
+
+    x, y = load_breast_cancer(return_X_y=True)
+    rng = np.random.default_rng(0)
+    if name == "columns":
+        frame = pd.DataFrame({"age": rng.normal(40, 10, 200), "sex": rng.choice(["m", "f"], 200)})
+        encoded = ColumnTransformer([("age", StandardScaler(), ["age"]), ("sex", OneHotEncoder(), ["sex"])])
+        return make_pipeline(encoded, LogisticRegression()).fit(frame, (frame.sex == "f") & (frame.age > 40))
+    if name == "text":
+        texts = ["the cat sat", "the dog ran", "a cat ran fast", "birds fly"] * 5
+        return make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, [0, 1, 0, 1] * 5)
+    if name == "mlp":
+        x, y = load_diabetes(return_X_y=True)
+        return make_pipeline(StandardScaler(), MLPRegressor((16,), max_iter=80, random_state=0)).fit(x, y)
+    if name == "xgboost":
+        import xgboost
+
+        return xgboost.XGBClassifier(n_estimators=20).fit(x, y)
+    if name == "lightgbm":
+        import lightgbm
+
+        return lightgbm.LGBMClassifier(n_estimators=20, verbose=-1).fit(x, y)
+    if name == "boosting":
+        x = np.where(rng.random(x.shape) < 0.05, np.nan, x)
+    made = {
+        "forest": RandomForestClassifier(30, random_state=0),
+        "svc": make_pipeline(StandardScaler(), SVC()),
+        "logistic": make_pipeline(StandardScaler(), PCA(5), LogisticRegression()),
+        "boosting": HistGradientBoostingClassifier(max_iter=20),
+        "kmeans": KMeans(3, n_init=3, random_state=0),
+    }
+    return made[name].fit(x, y)
+
+
+_SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+_WORDS = {"vocab_size": 100, "max_position_embeddings": 42}
+# Class of the model, class of its configuration, and what the configuration says.
+_FAMILIES = {
+    "BERT": ("BertModel", "BertConfig", {**_SMALL, **_WORDS}),
+    "RoBERTa, question answering": ("RobertaForQuestionAnswering", "RobertaConfig", {**_SMALL, **_WORDS}),
+    "DistilBERT, token classification": (
+        "DistilBertForTokenClassification",
+        "DistilBertConfig",
+        {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64, **_WORDS},
+    ),
+    "MPNet": ("MPNetModel", "MPNetConfig", {**_SMALL, **_WORDS}),
+    "ViT": ("ViTForImageClassification", "ViTConfig", {**_SMALL, "image_size": 32, "patch_size": 8}),
+    "ResNet": (
+        "ResNetForImageClassification",
+        "ResNetConfig",
+        {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1], "layer_type": "basic"},
+    ),
+    "ConvNeXt": (
+        "ConvNextForImageClassification",
+        "ConvNextConfig",
+        {"hidden_sizes": [16, 32], "depths": [1, 1], "num_stages": 2, "image_size": 64},
+    ),
+    "YOLOS": (
+        "YolosForObjectDetection",
+        "YolosConfig",
+        {**_SMALL, "image_size": [32, 48], "patch_size": 8, "num_detection_tokens": 5},
+    ),
+    "AST, audio classification": (
+        "ASTForAudioClassification",
+        "ASTConfig",
+        {**_SMALL, "patch_size": 8, "frequency_stride": 8, "time_stride": 8, "max_length": 32, "num_mel_bins": 16},
+    ),
+    "GPT-2": (
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 2,
+            "n_positions": 40,
+            "vocab_size": 100,
+            "bos_token_id": 0,
+            "eos_token_id": 1,
+        },
+    ),
+    "Llama": ("LlamaForCausalLM", "LlamaConfig", {**_SMALL, **_WORDS, "num_key_value_heads": 1}),
+    "Qwen2": ("Qwen2ForCausalLM", "Qwen2Config", {**_SMALL, **_WORDS, "num_key_value_heads": 1}),
+}
 
 
 def huggingface_rows():
-    """Rows of Hugging Face folders: (source, family, maker, options)."""
-    return ()
+    """Rows of Hugging Face folders, random weights: (source, family, maker, options)."""
+    rows = [("Hugging Face folder", family, _folder_of(family), {}) for family in _FAMILIES]
+    for family in ("GPT-2", "Llama"):
+        options = {"task": "text-generation-with-past"}
+        rows.append(("Hugging Face folder", f"{family}, with cache", _folder_of(family), options))
+    return tuple(rows)
+
+
+def _folder_of(family):
+    def maker(folder):
+        torch = _torch()
+        import transformers
+
+        name, configuration, settings = _FAMILIES[family]
+        model = getattr(transformers, name)(getattr(transformers, configuration)(**settings))
+        for weight in model.parameters():
+            if weight.ndim > 1:  # as they are drawn they are so small that outputs are all alike
+                torch.nn.init.normal_(weight, std=0.3 if weight.ndim == 2 else 0.2)
+        model.eval().save_pretrained(folder / "model")
+        return folder / "model"
+
+    return maker

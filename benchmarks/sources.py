@@ -147,19 +147,19 @@ def refused(problem):
 
 def main(words):
     """Runs the rows and writes the file."""
-    found = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else []
-    old = {(entry["source"], entry["family"]): entry for entry in found}
-    rows = []
+    made = {}
     with workers():
         for kind, family, source, options in ROWS:
-            if words and (kind, family) in old and not any(word in f"{kind} {family}" for word in words):
-                rows.append(old[kind, family])
+            if words and not any(word in f"{kind} {family}" for word in words):
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 entry = {"source": kind, "family": family, **row(source, options, Path(folder))}
             print(json.dumps(entry), flush=True)
-            rows.append(entry)
-    OUT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            made[kind, family] = entry
+    old = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else []
+    rows = {(entry["source"], entry["family"]): entry for entry in old} | made
+    ordered = [rows[kind, family] for kind, family, _, _ in ROWS if (kind, family) in rows]
+    OUT.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 
 import deploykit
 from deploykit.errors import UsageError, VendorError
-from deploykit.exporters.onnx_source import check_opset
+from deploykit.exporters.onnx_source import check_opset, export_job
 from deploykit.isolation import workers
 
 if TYPE_CHECKING:
@@ -120,3 +120,23 @@ def test_an_opset_of_the_future_is_a_usage_error():
     with pytest.raises(UsageError, match="there is no opset 99999999999999999999") as caught:
         check_opset(99999999999999999999)
     assert caught.value.code == "DK628"
+
+
+def test_a_lower_opset_that_cannot_be_names_the_node_and_why(tmp_path):
+    text = '<ir_version: 10, opset_import: ["" : 20]> g (float[2] x) => (float[2] y) {[act] y = Gelu(x)}'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    with pytest.raises(VendorError) as raised:
+        export_job(str(tmp_path / "m.onnx"), str(tmp_path / "out.onnx"), 17, [], {})
+    assert raised.value.code == "DK628"
+    assert raised.value.node == "act"
+    assert "Gelu, which came with opset 20" in raised.value.message
+
+
+def test_old_ir_versions_are_raised_to_what_the_opset_asks_for(tmp_path):
+    for ir_version, opset, expected in ((3, 9, 8), (6, 11, 8), (9, 21, 10), (10, 17, 10)):
+        text = f'<ir_version: {ir_version}, opset_import: ["" : {opset}]> g (float[2] x) => (float[2] y) {{y = Abs(x)}}'
+        onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+        facts = export_job(str(tmp_path / "m.onnx"), str(tmp_path / "out.onnx"), None, [], {})
+        assert onnx.load(tmp_path / "out.onnx").ir_version == expected
+        raised = [finding for finding in facts["findings"] if "IR version" in finding["message"]]
+        assert bool(raised) == (ir_version != expected)

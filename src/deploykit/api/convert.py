@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph, io
-from deploykit.api.extensions import digests, extension_libraries
+from deploykit.api.extensions import digests, extension_libraries, split_translations
 from deploykit.artifact import Artifact, TensorSpec
 from deploykit.converters.profiles import Profile, parse_profiles
 from deploykit.data.request import bounds_of, data_request
@@ -263,7 +263,7 @@ def convert(
 
     source: an ONNX file, or any other source, which is exported first (inputs, sample, weights, args: see `export`).
     to: `name` or `name@version`. dims: `batch=1..64`. profiles: `x=1x3x8x8:8x3x8x8:64x3x8x8`.
-    custom_ops: extension libraries, see `extensions.extension_libraries`.
+    custom_ops: extension libraries, see `extensions.extension_libraries`, and translations, see `export`.
     data: DATA for the comparison, random:0 when not given. reference: the float ONNX for the second gate.
     Returns a report whose metrics hold the converter's facts and `parity` ({"parent": ..., "source": ...}, or null
     where the artifact does not run here). A refused node or a failed comparison is a failed report with no artifact.
@@ -273,12 +273,18 @@ def convert(
     target, version = parse_target(to)
     require_converter(target, version)
     check_options(target, options or {})
-    libraries = extension_libraries(custom_ops, [target], besides=[get_target("onnxruntime")])
+    translations, rest = split_translations(custom_ops)
+    libraries = extension_libraries(rest, [target], besides=[get_target("onnxruntime")])
+    own = [file for name, file in libraries.items() if name == "onnxruntime"]
+    exporting: list[str | Path] = [*translations, *own] if translations else []
     bounds = bounds_of(dims)
     shapes = parse_profiles(profiles)
     final = io.check_output(Path(output), force=force, suffix=target.suffix or None)
     require_packages(target, f"converting to {target.title}")
-    with workers(), _onnx(source, inputs, dims, sample, weights, args, seed, on_progress) as (model, exported):
+    with (
+        workers(),
+        _onnx(source, inputs, dims, sample, weights, args, exporting, seed, on_progress) as (model, exported),
+    ):
         if model is None:
             return exported
         artifact = graph.describe(model)
@@ -355,6 +361,7 @@ def _onnx(
     sample: str | Path | None,
     weights: str | Path | None,
     args: Any,
+    custom_ops: Sequence[str | Path],
     seed: int,
     on_progress: OnProgress,
 ) -> Iterator[tuple[Path | None, Report]]:
@@ -363,6 +370,7 @@ def _onnx(
     if path.suffix == ".onnx":
         graph.check_file(path)
         given = {"--input": inputs, "--sample": sample, "--weights": weights, "--arg": args}
+        given["--custom-ops with translations"] = [file for file in custom_ops if Path(file).suffix == ".py"]
         ignored = [option for option, value in given.items() if value]
         if ignored:
             raise UsageError(
@@ -384,6 +392,7 @@ def _onnx(
             sample=sample,
             weights=weights,
             args=args,
+            custom_ops=custom_ops or None,
             seed=seed,
             on_progress=on_progress,
         )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
-from deploykit.api.extensions import extension_libraries
+from deploykit.api.extensions import extension_libraries, split_translations
 from deploykit.data.specs import DimRange, parse_dim, parse_input
 from deploykit.errors import UsageError
 from deploykit.exporters.request import parse_args, parse_layout
@@ -79,7 +78,8 @@ def export(
     via = takes(found, trust=trust)
     if exporter not in EXPORTERS:
         raise UsageError(f"there is no exporter {exporter!r}", code="DK604", hint=f"one of {', '.join(EXPORTERS)}")
-    translations, libraries = split_custom_ops(custom_ops)
+    translations, rest = split_translations(custom_ops)
+    libraries = extension_libraries(rest, [get_target("onnxruntime")])
     target = io.check_output(Path(output), force=force, suffix=".onnx")
     options = ExportOptions(
         inputs=tuple(parse_input(spec) if isinstance(spec, str) else spec for spec in inputs),
@@ -102,16 +102,6 @@ def export(
         return run_stage(
             ExportStage(found, via, options), _parents(found), target, force=force, on_progress=on_progress
         )
-
-
-def split_custom_ops(given: CustomOps) -> tuple[tuple[Path, ...], dict[str, str]]:
-    """Python files with translations, and extension libraries by target name."""
-    if given is None or hasattr(given, "items"):
-        return (), extension_libraries(given, [get_target("onnxruntime")])
-    texts = [given] if isinstance(given, (str, os.PathLike)) else list(given)
-    files = [Path(text) for text in texts if Path(text).suffix == ".py"]
-    libraries = extension_libraries([t for t in texts if Path(t).suffix != ".py"], [get_target("onnxruntime")])
-    return tuple(io.existing_file(file, "translations file") for file in files), libraries
 
 
 def _check_combination(source: Source, options: ExportOptions) -> None:

@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     )
 
 
+def split_translations(given: CustomOps) -> tuple[tuple[Path, ...], CustomOps]:
+    """Python files with ONNX forms of PyTorch's operators (`deploykit export` reads them), and everything else."""
+    if given is None or hasattr(given, "items"):
+        return (), given
+    texts = [given] if isinstance(given, (str, os.PathLike)) else list(given)
+    files = [Path(text) for text in texts if Path(text).suffix == ".py"]
+    rest = [text for text in texts if Path(text).suffix != ".py"]
+    return tuple(io.existing_file(file, "translations file") for file in files), rest
+
+
 def extension_libraries(
     given: CustomOps, targets: Iterable[Target | None], *, besides: Iterable[Target] = ()
 ) -> dict[str, str]:

@@ -14,6 +14,10 @@ from deploykit.lazy import versions_of
 from deploykit.progress import OnProgress, silent
 from deploykit.report import Finding, note
 
+# Engines of today read it, and so do those of five years ago.
+_OLDEST_IR = 8
+_SHOWN = 5
+
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
@@ -35,6 +39,7 @@ def export_job(
     if opset is not None and opset != was:
         loaded = to_opset(loaded, opset)
         findings.append(note("DK629", f"opset {was} became {opset}"))
+    findings += _ir_version_raised(loaded)
     unnamed = sum(not node.name for node in graph.all_nodes(loaded))
     graph.name_nodes(loaded)
     if unnamed:
@@ -85,6 +90,17 @@ def _initializers_off_inputs(model: ir.Model) -> list[Finding]:
     return [note("DK629", f"{len(doubles)} weights were inputs too and are constants now")]
 
 
+def _ir_version_raised(model: ir.Model) -> list[Finding]:
+    """The file format that the opset asks for, and none from before functions and typed attributes."""
+    import onnx
+
+    entries = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
+    needed = onnx.helper.find_min_ir_version_for(entries, ignore_unknown=True)
+    was = model.ir_version
+    model.ir_version = max(was, needed, _OLDEST_IR)
+    return [note("DK629", f"IR version {was} became {model.ir_version}")] if model.ir_version != was else []
+
+
 def check_opset(opset: int) -> None:
     """Raises UsageError (DK628) for an opset that the onnx package does not know."""
     import onnx
@@ -113,14 +129,34 @@ def to_opset(model: ir.Model, opset: int) -> ir.Model:
     except Exception as problem:  # the converter raises RuntimeError, ConvertError and others, by operator
         converted = _relabelled(proto, opset) if opset < graph.opset(model) else None
         if converted is None:
+            newer = _not_at(model, opset)
+            node, why = next(iter(newer.items()), (None, reason(problem)))
             raise VendorError(
-                f"the model cannot be brought to opset {opset}: {reason(problem)}",
+                f"the model cannot be brought to opset {opset}: {why}",
                 code="DK628",
+                node=node,
+                context=list(newer.values())[1:_SHOWN],
                 hint="leave --opset away, or export the model again at that opset from its source",
             ) from problem
     found: ir.Model = onnx_ir.from_proto(converted)
     if graph.opset(found) != opset:
         raise VendorError(f"the converter left the model at opset {graph.opset(found)}, not {opset}", code="DK628")
+    return found
+
+
+def _not_at(model: ir.Model, opset: int) -> dict[str, str]:
+    """Why nodes are not valid at the opset, by node: their operator came later."""
+    import onnx
+
+    found = {}
+    for node in graph.all_nodes(model):
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        try:
+            onnx.defs.get_schema(node.op_type, opset, "")
+        except onnx.defs.SchemaError:
+            first = min(s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.name == node.op_type)
+            found[str(node.name)] = f"node {node.name!r} is {node.op_type}, which came with opset {first}"
     return found
 
 
