@@ -70,5 +70,7 @@ def _attribute(attribute: ir.Attr) -> Any:
         return None
     if attribute.type == kinds.TENSOR:
         tensor = attribute.as_tensor()
+        if tensor.dtype == ir.DataType.STRING:
+            return None
         return (str(tensor.dtype), str(tensor.shape), tensor.tobytes()) if tensor.size <= _MAX_TENSOR else None
     return (int(attribute.type), str(attribute.value))

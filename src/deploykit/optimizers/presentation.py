@@ -25,7 +25,7 @@ class Presentation:
     keys: frozenset[str]
     origins: dict[str, dict[str, str]]
     shapes: dict[str, ir.Shape | None]
-    shows_inner_shapes: bool
+    shown: frozenset[str]
     names_nodes: bool
 
     @staticmethod
@@ -49,7 +49,7 @@ class Presentation:
                 value.name or "": None if value.shape is None else value.shape.copy()
                 for value in (*model.graph.inputs, *model.graph.outputs)
             },
-            any(value.shape is not None for value in _inner_values(model)),
+            frozenset(value.name or "" for value in _inner_values(model) if value.shape is not None),
             any(node.name for node in nodes),
         )
 
@@ -65,8 +65,8 @@ class Presentation:
             if not node.metadata_props:
                 said = (self.origins.get(value.name or "") for value in node.outputs)
                 node.metadata_props.update(next(filter(None, said), {}))
-        if not self.shows_inner_shapes:
-            for value in _inner_values(model):
+        for value in _inner_values(model):
+            if value.name not in self.shown:
                 value.shape = value.type = None
         for value in (*model.graph.inputs, *model.graph.outputs):
             before = self.shapes.get(value.name or "")

@@ -24,8 +24,8 @@ _INITIALIZERS_ALONE = 4
 class ShareConstants(Pass):
     """One constant for equal ones of a graph (dtype, shape, bytes); Constant nodes of the main graph as initializers.
 
-    A constant that is a graph input or output keeps its own. Files of IR version 3 keep Constant nodes: an initializer
-    would have to be an input.
+    A constant that a caller may replace, or that is an output, keeps its own. Files of IR version 3 keep Constant
+    nodes: an initializer would have to be an input.
     """
 
     def run(self, model: ir.Model) -> bool:
@@ -39,7 +39,8 @@ class ShareConstants(Pass):
                 tensor = constants.tensor(value)
                 if tensor is None or tensor.dtype == ir.DataType.STRING or not value.uses():
                     continue
-                if not value.is_graph_input() and not value.is_graph_output():
+                replaceable = value.is_graph_input() and model.ir_version >= _INITIALIZERS_ALONE
+                if not replaceable and not value.is_graph_output():
                     groups.setdefault((tensor.dtype, tuple(tensor.shape.numpy())), []).append(value)
             for values in groups.values():
                 if len(values) > 1:
