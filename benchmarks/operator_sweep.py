@@ -77,10 +77,7 @@ def points(known):
     for name in operator_variations.names():
         if name in known:
             continue
-        try:
-            case = operator_variations.case(name)
-        except (ValueError, TypeError, KeyError, OverflowError):  # values that the type does not have
-            case = None
+        case = operator_variations.case(name)
         if case is None:
             known[name] = None
             continue

@@ -82,7 +82,10 @@ def case(name):
     for variation in variations:
         what, _, value = variation.partition("=")
         change = {"rank": _ranked, "open": _opened, "opset": _revised}.get(what, _typed)
-        made = change(made, what, value)
+        try:
+            made = change(made, what, value)
+        except (ValueError, TypeError, OverflowError):  # values or shapes that the variation cannot have
+            return None
         if made is None:
             return None
     return _with_reference(made, name)
