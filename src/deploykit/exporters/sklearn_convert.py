@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from deploykit.errors import DeploykitError, GateError, MissingDependencyError, UsageError, VendorError
 from deploykit.exporters.diagnosis import reason
-from deploykit.exporters.sklearn_parts import named, parts
+from deploykit.exporters.sklearn_parts import fills_text, named, parts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -104,6 +104,8 @@ def _type(dtype: str, shape: tuple[int | str, ...] | None) -> Any:
 
 def _options(model: Any) -> dict[int, dict[str, Any]]:
     """Probabilities as a tensor and not as a sequence of maps, where the part at the end has the option; the locale."""
+    from sklearn.base import is_classifier
+
     ends, end = [model], model
     while (steps := getattr(end, "steps", None)) or hasattr(end, "best_estimator_"):
         end = steps[-1][1] if steps else end.best_estimator_
@@ -111,8 +113,11 @@ def _options(model: Any) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for _, part in parts(model):
         allowed = _allowed(part)
-        if "zipmap" in allowed and any(part is end for end in ends):
+        if "zipmap" in allowed and any(part is end for end in ends) and "zipmap" in _allowed(end):
             found.setdefault(id(part), {})["zipmap"] = False
+        elif is_classifier(part) and "zipmap" not in allowed:
+            # A pipeline gives the option to each classifier that has no entry here, whether it knows it or not.
+            found.setdefault(id(part), {})
         if "locale" in allowed:
             found.setdefault(id(part), {})["locale"] = _LOCALE
     return found
@@ -129,13 +134,19 @@ def _allowed(part: Any) -> Collection[str]:
 
 
 def _prepared(model: Any) -> Any:
-    """The model as skl2onnx takes it: `flatten_transform` only matters to a method that is not exported."""
-    if not any(getattr(part, "flatten_transform", False) for _, part in parts(model)):
-        return model
+    """The model as skl2onnx takes it, computing the same.
+
+    `flatten_transform` only matters to a method that is not exported, a matrix is as good as a sparse one, and missing
+    text, for which ONNX has no value, is the empty one.
+    """
     changed = copy.deepcopy(model)
     for _, part in parts(changed):
         if getattr(part, "flatten_transform", False):
             part.flatten_transform = False
+        if getattr(part, "encode", None) == "onehot":
+            part.encode = "onehot-dense"
+        if fills_text(part):
+            part.missing_values = ""
     return changed
 
 
@@ -238,7 +249,7 @@ def _failed(model: Any, problem: Exception, path: Path) -> DeploykitError:
     part = _part_of(problem)
     where = named(model, part) if part is not None else type(model).__name__
     why = reason(problem)
-    if "target_opset" in why or ("opset" in why.lower() and "not supported" in why.lower()):
+    if "target_opset" in why:
         return UsageError(
             f"{where} of {path.name} cannot be written at this opset: {why[:300]}",
             code="DK612",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deploykit.exporters.sklearn_parts import children, first, is_estimator
+from deploykit.exporters.sklearn_parts import children, fills_text, first, is_estimator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +20,9 @@ Array = np.ndarray[Any, Any]
 _MARKS = 64  # thresholds of a feature that are tried
 _UNSEEN = "no such category"
 _NAN_SHARE = 0.05
+_ANCHORS = 64
+_WIDTHS = (0.05, 0.3, 1.0, 2.0)  # how far from its anchor a row lies, in the features' widths
+_TABLES = ("cluster_centers_", "support_vectors_", "_fit_X", "theta_", "means_", "X_train_")
 
 
 @dataclasses.dataclass(slots=True)
@@ -27,6 +30,7 @@ class Column:
     """What a model says about a feature: where its values lie, which of them are thresholds, what they may be.
 
     known: whether the model said where. choices: of a categorical feature, and what it takes for an unknown one.
+    anchors: this feature of whole rows that mean something together: training rows, means, points on a boundary.
     """
 
     center: float = 0.0
@@ -35,6 +39,7 @@ class Column:
     marks: list[float] = dataclasses.field(default_factory=list)
     choices: list[Any] = dataclasses.field(default_factory=list)
     missing: bool = False
+    anchors: list[float] = dataclasses.field(default_factory=list)
 
     def locate(self, center: float, spread: float) -> None:
         """Takes a place and a width in the feature's unit; the first one that is told counts."""
@@ -48,13 +53,18 @@ def columns_of(model: Any, count: int) -> list[Column]:
     _visit(model, columns)
     for column in columns:
         if not column.known and column.marks:
-            low, high = min(column.marks), max(column.marks)
-            column.locate((low + high) / 2, (high - low) / 2 or abs(high) / 2 or 1.0)
+            marks = np.asarray(column.marks)
+            column.locate(float(np.median(marks)), float(marks.std()) or abs(float(marks[0])) / 2 or 1.0)
+            column.anchors = column.anchors or np.sort(marks).tolist()  # so a row is low, or high, in all features
     return columns
 
 
 def _visit(model: Any, columns: Sequence[Column]) -> None:
-    part = first(model)
+    for _, step in getattr(model, "steps", ()):
+        if not hasattr(step, "statistics_"):
+            break
+        _read_facts(step, columns)  # and what comes after an imputer sees the same columns
+    part = _after_imputers(model)
     if hasattr(part, "transformers_"):
         for name, inner, _ in part.transformers_:
             places = [int(place) for place in getattr(part, "_transformer_to_input_indices", {}).get(name, ())]
@@ -67,22 +77,34 @@ def _visit(model: Any, columns: Sequence[Column]) -> None:
             _visit(inner, columns)
 
 
+def _after_imputers(model: Any) -> Any:
+    steps = [step for _, step in getattr(model, "steps", ()) if is_estimator(step)]
+    while len(steps) > 1 and hasattr(steps[0], "statistics_"):
+        steps = steps[1:]
+    return first(steps[0]) if steps else first(model)
+
+
 def _read_facts(part: Any, columns: Sequence[Column]) -> None:
     count = len(columns)
     for values, column in zip(_rows(part, "categories_", count), columns, strict=False):
-        column.choices = list(np.asarray(values).tolist())
+        column.choices += list(np.asarray(values).tolist())
         if getattr(part, "handle_unknown", "error") in ("ignore", "use_encoded_value", "infrequent_if_exist"):
             column.choices.append(_UNSEEN if any(isinstance(item, str) for item in column.choices) else 999)
     if hasattr(part, "statistics_"):
         for column in columns:
             column.missing = True
+            if fills_text(part):
+                column.choices.append("")
         for column, value in zip(columns, part.statistics_, strict=False):
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 column.locate(float(value), abs(float(value)) or 1.0)
+    anchors = _anchors(part, count)
+    for at, column in enumerate(columns if len(anchors) and not columns[0].anchors else ()):
+        column.anchors = anchors[:, at].tolist()
     for center, spread in _places(part, count):
         for at, column in enumerate(columns):
             column.locate(center[at], spread[at])
-    for feature, threshold in _thresholds(part):
+    for feature, threshold in thresholds_of(part):
         if feature < count and np.isfinite(threshold):
             columns[feature].marks.append(threshold)
     if _takes_missing(part):
@@ -116,18 +138,43 @@ def _places(part: Any, count: int) -> Iterator[tuple[Array, Array]]:
         yield (np.asarray(low) + high) / 2, (np.asarray(high) - low) / 2
     if np.shape(get("max_abs_")) == (count,):
         yield np.zeros(count), np.asarray(get("max_abs_"))
-    for name in ("cluster_centers_", "support_vectors_", "_fit_X", "theta_", "means_", "X_train_", "quantiles_"):
+    for name in (*_TABLES, "quantiles_"):
         rows = get(name)
         if isinstance(rows, np.ndarray) and rows.ndim == 2 and rows.shape[1] == count and len(rows):
             yield rows.mean(axis=0), rows.std(axis=0) + 1e-6 * np.abs(rows).max()
-    weights = get("coef_") if get("coef_") is not None else (get("coefs_") or [np.zeros(0)])[0].T
-    if isinstance(weights, np.ndarray) and weights.size and np.atleast_2d(weights).shape[1] == count:
-        size = np.abs(np.atleast_2d(weights)).max(axis=0)
+    weights, _ = _weights(part, count)
+    if len(weights):
+        size = np.abs(weights).max(axis=0)
         yield np.zeros(count), np.clip(1 / np.maximum(size * np.sqrt(count), 1e-3), 1e-3, 1e3)
 
 
-def _thresholds(part: Any) -> Iterator[tuple[int, float]]:
-    """(feature, threshold) of every split in the part's own trees."""
+def _weights(part: Any, count: int) -> tuple[Array, Array]:
+    """Weights [outputs, features] and intercepts of a linear model, or of a network's first layer; empty for others."""
+    layers = vars(part).get("coefs_")
+    weights = vars(part).get("coef_") if not layers else layers[0].T
+    if not isinstance(weights, np.ndarray) or not weights.size or np.atleast_2d(weights).shape[1] != count:
+        return np.zeros((0, count)), np.zeros(0)
+    weights = np.atleast_2d(np.asarray(weights, np.float64))
+    offsets = vars(part).get("intercept_") if not layers else vars(part)["intercepts_"][0]
+    offset = np.zeros(len(weights)) if np.size(offsets) != len(weights) else np.ravel(np.asarray(offsets, np.float64))
+    return weights, offset
+
+
+def _anchors(part: Any, count: int) -> Array:
+    """Whole rows: of the training data, means of classes and clusters, and points around the boundary of a line."""
+    for name in _TABLES:
+        rows = vars(part).get(name)
+        if isinstance(rows, np.ndarray) and rows.ndim == 2 and rows.shape[1] == count:
+            return np.asarray(rows[:: max(1, len(rows) // _ANCHORS)], np.float64)
+    weights, offset = _weights(part, count)
+    length = np.square(weights).sum(axis=1, keepdims=True)
+    if not len(weights) or not np.all(length > 0):
+        return np.zeros((0, count))
+    return np.concatenate([(score - offset[:, None]) * weights / length for score in (-1.0, 0.0, 1.0)])
+
+
+def thresholds_of(part: Any) -> Iterator[tuple[int, float]]:
+    """(feature, threshold) of every split by a number in the part's own trees, not in those of its members."""
     tree = vars(part).get("tree_")
     if tree is not None:
         yield from ((int(f), float(t)) for f, t in zip(tree.feature, tree.threshold, strict=True) if f >= 0)
@@ -172,7 +219,7 @@ def _takes_missing(part: Any) -> bool:
 
 def rows(source: SklearnSource, count: int, generator: np.random.Generator) -> dict[str, Array]:
     """Random feeds of `count` rows: normal around the features' centers, or categories; some values missing."""
-    return _feeds(source, [_values(column, count, generator) for column in _columns(source)], count, generator)
+    return _feeds(source, _values(_columns(source), count, generator), count, generator)
 
 
 def threshold_rows(source: SklearnSource, count: int, generator: np.random.Generator) -> dict[str, Array] | None:
@@ -181,8 +228,8 @@ def threshold_rows(source: SklearnSource, count: int, generator: np.random.Gener
     if not any(column.marks for column in columns):
         return None
     made = []
-    for column in columns:
-        values = _values(column, count, generator)
+    for column, drawn in zip(columns, _values(columns, count, generator), strict=True):
+        values = drawn
         if column.marks:
             marks = np.unique(column.marks)
             chosen = generator.choice(marks, min(_MARKS, len(marks)), replace=False)
@@ -200,13 +247,22 @@ def _columns(source: SklearnSource) -> list[Column]:
     )
 
 
-def _values(column: Column, count: int, generator: np.random.Generator) -> Array:
+def _values(columns: Sequence[Column], count: int, generator: np.random.Generator) -> list[Array]:
+    """One array for each column; the columns of a row share their anchor and how far they lie from it."""
+    place, width = generator.random(count), generator.choice(_WIDTHS, count)
+    return [_column(column, place, width, generator) for column in columns]
+
+
+def _column(column: Column, place: Array, width: Array, generator: np.random.Generator) -> Array:
+    count = len(place)
     if column.choices:
         picked = generator.integers(0, len(column.choices), count)
-        values = np.empty(count, object)
-        values[:] = [column.choices[at] for at in picked]
-        return values
-    values = column.center + column.spread * 1.5 * generator.standard_normal(count)
+        chosen = np.empty(count, object)
+        chosen[:] = [column.choices[at] for at in picked]
+        return chosen
+    anchors = np.asarray(column.anchors or [column.center])
+    center = anchors[(place * len(anchors)).astype(int)]
+    values = np.asarray(center + column.spread * width * generator.standard_normal(count))
     if column.missing:
         values[generator.random(count) < _NAN_SHARE] = np.nan
     return values

@@ -44,8 +44,8 @@ class Edges:
         self._generator = np.random.default_rng(0)
         self._centers: Array | None = None
 
-    def look(self, feeds: Feeds, answers: Mapping[str, Any], found: Outputs) -> None:
-        """Takes one call: the model's answers by method, and the file's outputs."""
+    def look(self, feeds: Feeds, answers: Mapping[str, Any], found: Outputs) -> Outputs:
+        """Takes one call, the model's answers by method and the file's outputs; returns the answers by output."""
         self.expected = {name: expected(name, self._wanted, answers, found[name]) for name in self._names}
         self._found = dict(found)
         rows = len(next(iter(feeds.values())))
@@ -53,7 +53,7 @@ class Edges:
         if LABEL in self.expected and self.expected[LABEL].size:
             self._labels |= set(np.ravel(self.expected[LABEL]).tolist())
         if any(self.expected[name].shape != found[name].shape for name in self._names):
-            return
+            return self.expected  # the comparison says so
         off = self._rows_off(self.expected, found)
         if off.any():
             tied = off & self._ties(off)
@@ -64,6 +64,7 @@ class Edges:
             near = self._near(feeds, off)
             self._take(near)
             self.on_threshold += int(near.sum())
+        return self.expected
 
     def settled(self, feeds: Feeds) -> Outputs:
         """The file's outputs, with the model's own answers in the rows that rounding decides."""

@@ -12,8 +12,11 @@ from deploykit import graph, io
 from deploykit.errors import ModelError, UsageError
 from deploykit.exporters import sklearn_data, sklearn_outputs, sklearn_source
 from deploykit.exporters.canonical import make_canonical
+from deploykit.exporters.diagnosis import reason
 from deploykit.exporters.onnx_source import to_opset
 from deploykit.exporters.sklearn_convert import HIGHEST_OPSET, LOWEST_OPSET, convert
+from deploykit.exporters.sklearn_repairs import repair_distances, repair_probabilities
+from deploykit.exporters.sklearn_thresholds import decide_alike
 from deploykit.lazy import versions_of
 from deploykit.reference import Reference
 from deploykit.report import note
@@ -47,6 +50,9 @@ def export_job(request: SklearnRequest, output: str, opset: int | None) -> dict[
         text = f"{', '.join(map(repr, dropped))} is left out: the model has no method that gives it"
         findings.append(note("DK674", text))
     _tidy(model, source)
+    decide_alike(model, source.model)
+    repair_probabilities(model, source.model)
+    repair_distances(model, source.model)
     if graph.opset(model) != wanted:
         model = to_opset(model, wanted)
     if graph.opset(model) != wanted:
@@ -92,8 +98,16 @@ def _tidy(model: ir.Model, source: SklearnSource) -> None:
 def _settle_shapes(model: ir.Model, source: SklearnSource, seed: int) -> None:
     """The outputs' sizes as they come, and mirrored scores of two classes as the one column of `decision_function`."""
     rows = _TRIED if isinstance(source.inputs.batch, str) else source.inputs.batch
-    feeds = sklearn_data.rows(source, rows, np.random.default_rng(seed))
-    answers = source.answers(feeds)
+    feeds = _example(source, rows, seed)
+    try:
+        answers = source.answers(feeds)
+    except Exception as problem:  # scikit-learn's, and that of the user's own classes
+        raise ModelError(
+            f"the {type(source.model).__name__} in {source.path.name} does not answer: {reason(problem)}",
+            code="DK672",
+            file=source.path,
+            hint="--sample FILE.npz with rows that it takes",
+        ) from problem
     found = _run(model, feeds)
     scores = answers.get("decision_function")
     name = sklearn_outputs.SCORES
@@ -101,14 +115,26 @@ def _settle_shapes(model: ir.Model, source: SklearnSource, seed: int) -> None:
         off = [float(np.abs(found[name][:, at] - scores).max()) for at in (0, 1)]
         sklearn_outputs.take_column(model, name, int(np.argmin(off)))
         found[name] = found[name][:, :1]
+    labels = answers.get("predict")
+    name = sklearn_outputs.LABEL
+    if isinstance(labels, np.ndarray) and labels.ndim == 1 and name in found and found[name].ndim == 2:
+        sklearn_outputs.flatten_labels(model, name)
+        found[name] = found[name].reshape(-1)
     for value in model.graph.outputs:
-        shape = found[str(value.name)].shape
+        array = found[str(value.name)]
+        axis = _batch_axis(array.shape, rows)
         value.shape = ir.Shape(
-            [
-                source.inputs.batch if size == rows and at == _batch_axis(shape, rows) else size
-                for at, size in enumerate(shape)
-            ]
+            [source.inputs.batch if size == rows and at == axis else size for at, size in enumerate(array.shape)]
         )
+        if value.type is None:  # members of a sequence have none
+            value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+
+
+def _example(source: SklearnSource, rows: int, seed: int) -> dict[str, Any]:
+    """Rows to see the outputs' forms with: the user's, as often as needed, or random ones."""
+    if not source.sample:
+        return sklearn_data.rows(source, rows, np.random.default_rng(seed))
+    return {name: np.resize(array, (rows, *array.shape[1:])) for name, array in source.sample.items()}
 
 
 def _batch_axis(shape: tuple[int, ...], rows: int) -> int:

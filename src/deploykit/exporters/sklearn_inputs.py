@@ -10,7 +10,7 @@ import numpy as np
 from deploykit.artifact import TensorSpec
 from deploykit.data.specs import format_input
 from deploykit.errors import MissingDependencyError, UsageError
-from deploykit.exporters.sklearn_parts import children, first, is_estimator, parts
+from deploykit.exporters.sklearn_parts import children, fills_text, first, is_estimator, parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,13 +27,14 @@ class Inputs:
     """The inputs of the ONNX and how they become what the estimator is called with.
 
     names: of the columns, where the estimator knows them. by_column: each input is one column. text: one input of whole
-    texts, one a row.
+    texts, one a row. empty_is_missing: an empty text stands for a missing one.
     """
 
     specs: tuple[TensorSpec, ...]
     names: tuple[str, ...] | None
     by_column: bool
     text: bool = False
+    empty_is_missing: bool = False
 
     @property
     def batch(self) -> int | str:
@@ -46,7 +47,7 @@ class Inputs:
 
         Raises MissingDependencyError for models with named columns where pandas is not installed.
         """
-        arrays = [_as_fitted(np.asarray(feeds[spec.name])) for spec in self.specs]
+        arrays = [_as_fitted(np.asarray(feeds[spec.name]), self.empty_is_missing) for spec in self.specs]
         if self.text:
             return arrays[0].reshape(-1).tolist()
         if not self.by_column:
@@ -68,10 +69,15 @@ class Inputs:
         return pandas.DataFrame(dict(zip(self.names, columns, strict=True)))
 
 
-def _as_fitted(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _as_fitted(array: np.ndarray[Any, Any], empty_is_missing: bool) -> np.ndarray[Any, Any]:
     if array.dtype.kind == "f":
         return array.astype(np.float64)
-    return array.astype(object) if array.dtype.kind in "USO" else array
+    if array.dtype.kind not in "USO":
+        return array
+    texts = array.astype(object)
+    if empty_is_missing:
+        texts[texts == ""] = np.nan
+    return texts
 
 
 def inputs_of(
@@ -106,11 +112,12 @@ def inputs_of(
         by_column = True
     elif len(given) == 1 and given[0].shape is not None and len(given[0].shape) > 1 and given[0].shape[1] == count > 1:
         by_column = _chooses_by_name(model)
+    missing = any(fills_text(part) for _, part in parts(model))
     if by_column:
         specs = tuple(TensorSpec(name, kind, ("batch", 1)) for name, kind in zip(named, kinds, strict=True))
-        return Inputs(_by_name(specs, given, path), known, by_column=True)
+        return Inputs(_by_name(specs, given, path), known, by_column=True, empty_is_missing=missing)
     spec = TensorSpec("X", kinds[0] if kinds else "float32", ("batch", count))
-    return Inputs((_whole(spec, given, path),), known, by_column=False)
+    return Inputs((_whole(spec, given, path),), known, by_column=False, empty_is_missing=missing)
 
 
 def _takes_text(start: Any) -> bool:

@@ -103,6 +103,22 @@ def take_column(model: ir.Model, name: str, column: int) -> None:
     graph.outputs[at] = new
 
 
+def flatten_labels(model: ir.Model, name: str) -> None:
+    """Makes a label output [batch, 1] or [1, batch] the [batch] that `predict` gives."""
+    graph = model.graph
+    at = next(at for at, value in enumerate(graph.outputs) if value.name == name)
+    old = graph.outputs[at]
+    shape = ir.tensor(np.array([-1], np.int64), name=f"{name}_shape")
+    initializer = ir.Value(name=shape.name, const_value=shape, type=ir.TensorType(shape.dtype), shape=ir.Shape([1]))
+    graph.register_initializer(initializer)
+    node = ir.node("Reshape", [old, initializer])
+    graph.append(node)
+    new = node.outputs[0]
+    new.type = old.type
+    old.name, new.name = f"{name}_rows", name
+    graph.outputs[at] = new
+
+
 def expected(name: str, wanted: Mapping[str, str], answers: Mapping[str, Any], like: Array) -> Array:
     """The model's answer for an output, in the output's form: [rows] as [rows, 1], a list of matrices as its member.
 
@@ -112,7 +128,7 @@ def expected(name: str, wanted: Mapping[str, str], answers: Mapping[str, Any], l
     stem, _, number = base.rpartition("_")
     answer = answers[wanted[base]] if base in wanted else answers[wanted[stem]][int(number)]
     if isinstance(answer, list):
-        made = np.zeros(like.shape, np.float64)
+        made = np.zeros(like.shape, like.dtype)
         for at, member in enumerate(answer):
             if at < len(made) and member.shape[0] == like.shape[1]:
                 made[at, :, : member.shape[1]] = member
@@ -121,6 +137,6 @@ def expected(name: str, wanted: Mapping[str, str], answers: Mapping[str, Any], l
         answer = answer.astype(str).astype(object) if like.dtype.kind in "OUS" else answer.astype(np.float64)
     if like.dtype.kind in "iu" and answer.dtype.kind in "fb":
         answer = answer.astype(np.int64)
-    if like.dtype.kind == answer.dtype.kind == "f":
-        answer = answer.astype(like.dtype)
+    if like.dtype.kind == answer.dtype.kind and like.dtype.kind in "iuf":
+        answer = answer.astype(like.dtype)  # int32 of KMeans, and doubles: widths are the file's
     return np.asarray(answer.reshape(like.shape) if answer.size == like.size else answer)

@@ -42,8 +42,8 @@ def children(model: Any) -> Iterator[tuple[str, Any]]:
             if is_estimator(row[at]):
                 yield str(row[0]), row[at]
     for attribute in _WHOLE:
-        part = _attribute(model, attribute)
-        if is_estimator(part):
+        part = _part(model, attribute)
+        if part is not None:
             yield attribute.strip("_"), part
     for attribute in _LISTS:
         members = _attribute(model, attribute)
@@ -57,6 +57,13 @@ def children(model: Any) -> Iterator[tuple[str, Any]]:
 def _attribute(model: Any, name: str) -> Any:
     # By the dictionary: properties of estimators may compute, or raise.
     return vars(model).get(name) if hasattr(model, "__dict__") else None
+
+
+def _part(model: Any, name: str) -> Any | None:
+    """The fitted part under a name; an ensemble's `estimator_` is the pattern of its members, and not fitted."""
+    part = _attribute(model, name)
+    pattern = name == "estimator_" and _attribute(model, "estimators_") is not None
+    return part if is_estimator(part) and not pattern else None
 
 
 def named(model: Any, part: Any) -> str:
@@ -76,8 +83,8 @@ def first(model: Any) -> Any:
             inner = next((part for _, part in steps if is_estimator(part)), None)
         else:
             for attribute in ("best_estimator_", "regressor_", "estimator_"):
-                part = _attribute(model, attribute)
-                if is_estimator(part):
+                part = _part(model, attribute)
+                if part is not None:
                     inner = part
                     break
             if inner is None and not hasattr(model, "transformers_"):
@@ -91,6 +98,14 @@ def first(model: Any) -> Any:
 def _wraps_whole(model: Any, inner: Any) -> bool:
     """Whether a member of an ensemble sees the same inputs as the ensemble, in a form that tells more than it does."""
     return hasattr(inner, "steps") or hasattr(inner, "transformers_") or hasattr(inner, "categories_")
+
+
+def fills_text(part: Any) -> bool:
+    """Whether the part is an imputer of text columns that takes NaN or None for missing."""
+    missing, values = getattr(part, "missing_values", ""), getattr(part, "statistics_", ())
+    if isinstance(missing, str):
+        return False
+    return any(isinstance(value, str) for value in values)
 
 
 def objects(root: Any) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from deploykit.reference import Reference
 from deploykit.report import failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from deploykit.exporters.request import SklearnRequest
     from deploykit.exporters.sklearn_source import SklearnSource
@@ -41,10 +41,11 @@ def prove_job(request: SklearnRequest, model: str, on_progress: OnProgress = sil
     wanted = sklearn_outputs.methods(source.model)
     edges = Edges(source, wanted, [spec.name for spec in reference.outputs])
     samples = list(_samples(source, request["seed"]))
-    side = SourceSide(lambda feeds: _asked(source, feeds, reference, edges), "the model")
+    # By method, and not yet by output: forms are the file's, which has not run then.
+    side = SourceSide(cast("Callable[[Feeds], Outputs]", source.answers), "the model")
     try:
         result = compare(
-            side.predict,
+            lambda feeds: edges.look(feeds, side.predict(feeds), reference.predict(feeds)),
             edges.settled,
             side.accepted(samples),
             tolerance=TOLERANCES["fp32"],
@@ -62,13 +63,6 @@ def prove_job(request: SklearnRequest, model: str, on_progress: OnProgress = sil
         "candidate": "onnxruntime, graph optimisation off",
     }
     return {**result, "engines": engines, "findings": [*(f.as_dict() for f in findings), *result["findings"]]}
-
-
-def _asked(source: SklearnSource, feeds: Feeds, reference: Reference, edges: Edges) -> Outputs:
-    """The model's answers in the form of the file's outputs; the file is run first, since forms are its."""
-    answers = source.answers(feeds)
-    edges.look(feeds, answers, reference.predict(feeds))
-    return edges.expected
 
 
 def _samples(source: SklearnSource, seed: int) -> Iterator[Sample]:
