@@ -60,6 +60,7 @@ def export_job(request: HuggingfaceRequest, output: str, opset: int | None) -> d
         "versions": versions_of("transformers", "torch", "onnxscript", "onnx-ir"),
         "findings": [finding.as_dict() for finding in findings],
         "metrics": {
+            "converter": "transformers",
             "task": pretrained.task.name,
             "architecture": type(pretrained.flat.model).__name__,
             "dims": {name: [bounds.minimum, bounds.maximum] for name, bounds in pretrained.inputs.ranges.items()},

@@ -49,6 +49,15 @@ class Inputs:
         """The input's shape with these sizes; `a + b` is a sum."""
         return tuple(size_of(dim, sizes) for dim in spec.shape or ())
 
+    def sizes(self, feeds: Feeds) -> dict[str, int]:
+        """The size of each symbol in feeds."""
+        return {
+            dim: feeds[spec.name].shape[axis]
+            for spec in self.specs
+            for axis, dim in enumerate(spec.shape or ())
+            if dim in self.ranges and isinstance(dim, str)
+        }
+
     def feeds(self, sizes: Mapping[str, int], seed: Sequence[int], *, padded: bool = False) -> Feeds:
         """Random feeds: tokens of the vocabulary, a mask of ones, positions that count on from the cache.
 

@@ -31,7 +31,7 @@ _TOKENS = 6
 
 
 def prove_job(request: HuggingfaceRequest, model: str, on_progress: OnProgress = silent) -> dict[str, Any]:
-    """Compares an exported file with the folder's model; JSON as `comparison.compare` returns.
+    """Compares an exported file with the folder's model; JSON as `comparison.compare` returns, with "proven" sizes.
 
     Every dynamic dimension is at its minimum, its maximum and between, the cache empty too; every second sample has
     hidden positions. Models with a cache also continue a text, token by token, as the source does (DK683).
@@ -42,15 +42,18 @@ def prove_job(request: HuggingfaceRequest, model: str, on_progress: OnProgress =
     if random:
         text = f"the model is random in {', '.join(random[:4])}: its outputs were not compared"
         return not_compared(warning("DK404", text))
+    seen: dict[str, set[int]] = {name: set() for name in pretrained.inputs.ranges}
     source = SourceSide(pretrained.run, "the model")
     reference = Reference(path)
     taken = {spec.name for spec in reference.inputs}
 
     def candidate(feeds: Feeds) -> Outputs:
+        for name, size in pretrained.inputs.sizes(feeds).items():
+            seen[name].add(size)
         return reference.predict({name: array for name, array in feeds.items() if name in taken})
 
     points = pretrained.inputs.points()
-    findings = _proven(pretrained)
+    findings = _bounded(pretrained)
     try:
         result = compare(
             source.predict,
@@ -60,6 +63,7 @@ def prove_job(request: HuggingfaceRequest, model: str, on_progress: OnProgress =
             total=len(points),
             on_progress=on_progress,
         )
+        proven = {name: sorted(sizes) for name, sizes in seen.items()}
         if pretrained.task.past:
             findings += _continuation(pretrained, candidate, request["seed"])
     except VendorError as problem:
@@ -68,8 +72,8 @@ def prove_job(request: HuggingfaceRequest, model: str, on_progress: OnProgress =
     finally:
         reference.close()
     engines = {"reference": "transformers on PyTorch, eager", "candidate": "onnxruntime, graph optimisation off"}
-    said = [*source.refused, *findings]
-    return {**result, "engines": engines, "findings": [*(finding.as_dict() for finding in said), *result["findings"]]}
+    said = [*(finding.as_dict() for finding in (*source.refused, *findings)), *result["findings"]]
+    return {**result, "engines": engines, "proven": proven, "findings": said}
 
 
 def _samples(pretrained: Pretrained, seed: int, points: list[dict[str, int]]) -> Iterator[Sample]:
@@ -103,15 +107,13 @@ def _sample_file(pretrained: Pretrained, request: HuggingfaceRequest) -> list[Sa
     return [Sample(feeds, None, "the sample")]
 
 
-def _proven(pretrained: Pretrained) -> list[Finding]:
+def _bounded(pretrained: Pretrained) -> list[Finding]:
     """Says up to which length the proof goes, where the model takes longer sequences."""
     limit, bounds = pretrained.inputs.limit, pretrained.inputs.ranges.get(SEQUENCE)
     if bounds is None or bounds.maximum is None or (limit is not None and bounds.maximum >= limit):
         return []
-    most = f"of {limit}" if limit else "of any number of"
-    if pretrained.flat.model.main_input_name != "input_ids":
-        most = "of any number of"
-    text = f"compared at {SEQUENCE} {bounds.minimum} to {bounds.maximum} {most} that the model takes"
+    longest = f"sequences up to {limit}" if limit else "longer ones"
+    text = f"compared at {SEQUENCE} {bounds.minimum} to {bounds.maximum}; the model takes {longest}"
     return [note("DK682", text, hint=f"--dim {SEQUENCE}=MIN..MAX proves another range")]
 
 
