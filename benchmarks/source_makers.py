@@ -186,7 +186,9 @@ def _estimator(name):
         return make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, [0, 1, 0, 1] * 5)
     if name == "mlp":
         x, y = load_diabetes(return_X_y=True)
-        return make_pipeline(StandardScaler(), MLPRegressor((16,), max_iter=80, random_state=0)).fit(x, y)
+        return make_pipeline(StandardScaler(), MLPRegressor(hidden_layer_sizes=(16,), max_iter=80, random_state=0)).fit(
+            x, y
+        )
     if name == "xgboost":
         import xgboost
 

@@ -68,7 +68,9 @@ class Transformer(nn.Module):
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:  # noqa: D102
-        return self.encoder(self.embedding(ids), src_key_padding_mask=mask == 0)
+        padding = mask == 0
+        padding[:, 0] = False  # attention to nothing at all is NaN
+        return self.encoder(self.embedding(ids), src_key_padding_mask=padding)
 
 
 class UNet(nn.Module):

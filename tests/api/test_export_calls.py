@@ -248,3 +248,43 @@ def test_a_stateful_torchscript_module_names_its_state_and_its_part_is_exported(
     )
     assert report.exit_code == 0, report.findings
     assert report.artifact.outputs[1].shape[1] == "batch"
+
+
+def test_exported_programs_keep_their_structure_and_their_constants(tmp_path):
+    class Net(torch.nn.Module):
+        def forward(self, batch, pair, *, bias=None, times=2):
+            y = batch["a"] * pair[0] + pair[1] * times
+            return {"y": y if bias is None else y + bias}
+
+    n = torch.export.Dim("n", min=1, max=9)
+    tensors = [torch.randn(3, 4) for _ in range(3)]
+    shapes = {"batch": {"a": {0: n}}, "pair": ({0: n}, {0: n}), "bias": None, "times": None}
+    args = ({"a": tensors[0]}, (tensors[1], tensors[2]))
+    program = torch.export.export(Net(), args, kwargs={"bias": None, "times": 3}, dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "net.pt2")
+    (tmp_path / "out").mkdir()
+    report = deploykit.export(tmp_path / "net.pt2", output=tmp_path / "out" / "x.onnx")
+    assert report.exit_code == 0, report.findings
+    assert names(report.artifact.inputs) == ["batch_a", "pair_0", "pair_1"]
+    assert names(report.artifact.outputs) == ["y"]
+    a, b, c = (tensor.numpy() for tensor in tensors)
+    found = run(tmp_path / "out" / "x.onnx", {"batch_a": a, "pair_0": b, "pair_1": c})
+    np.testing.assert_allclose(found["y"], a * b + c * 3, rtol=1e-5, atol=1e-6)
+    (proven,) = report.metrics["parity"]["proven"].values()
+    assert {1, 9} < set(proven)
+
+
+@pytest.mark.parametrize("kind", ["program", "trace"])
+def test_training_mode_that_a_file_has_kept_is_found(tmp_path, kind):
+    net = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Dropout()).train()
+    x = torch.randn(3, 4)
+    if kind == "program":
+        torch.export.save(torch.export.export(net, (x,)), tmp_path / "net.pt2")
+    else:
+        torch.jit.trace(net, x, check_trace=False).save(str(tmp_path / "net.pt"))
+    file = tmp_path / ("net.pt2" if kind == "program" else "net.pt")
+    (tmp_path / "out").mkdir()
+    options = {} if kind == "program" else {"inputs": ["x:float32[n,4]"]}
+    report = deploykit.export(file, output=tmp_path / "out" / "x.onnx", **options)
+    assert (report.exit_code, report.error.code) == (1, "DK685")
+    assert "bernoulli" in " ".join(report.error.context)

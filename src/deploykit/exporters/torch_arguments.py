@@ -44,7 +44,7 @@ class Binding:
 
     places: by input, the parameter and the keys below it. keywords: parameters that go by keyword. constants: values
     of parameters that are no inputs. order: of the positional parameters. program_spec: the structure that an exported
-    program takes its flat inputs in.
+    program takes its flat inputs in; program_leaves: whether each of them is an input, and its value where it is not.
     """
 
     places: tuple[tuple[str, ...], ...]
@@ -53,6 +53,7 @@ class Binding:
     constants: dict[str, Any] = dataclasses.field(default_factory=dict)
     hints: dict[str, Any] = dataclasses.field(default_factory=dict)
     program_spec: Any = None
+    program_leaves: tuple[tuple[bool, Any], ...] = ()
     open: bool = False
 
     @property
@@ -63,7 +64,9 @@ class Binding:
     def build(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments for one value by input."""
         if self.program_spec is not None:
-            args, kwargs = pytree.tree_unflatten(list(values), self.program_spec)
+            given = iter(values)
+            leaves = [next(given) if is_open else constant for is_open, constant in self.program_leaves]
+            args, kwargs = pytree.tree_unflatten(leaves, self.program_spec)
             return tuple(args), dict(kwargs)
         trees: dict[str, Any] = dict(self.constants)
         for (top, *keys), value in zip(self.places, values, strict=True):
@@ -85,7 +88,7 @@ class Binding:
 def parameters_of(loaded: Loaded) -> Parameters:
     """The parameters of `forward`, from Python, TorchScript or an exported program."""
     if loaded.program is not None:
-        names = tuple(str(name) for name in loaded.program.graph_signature.user_inputs)
+        names = tuple(name for name in loaded.program.graph_signature.user_inputs if isinstance(name, str))
         return Parameters(names, names, {})
     if loaded.scripted:
         taken = [argument for argument in loaded.module.forward.schema.arguments if argument.name != "self"]
@@ -150,8 +153,14 @@ def _bind_program(loaded: Loaded, specs: Sequence[TensorSpec], request: TorchReq
     names = [spec.name for spec in specs]
     if set(names) == set(taken.names) and names != list(taken.names):
         raise _error(request, taken, "the inputs are in another order", "give them in the program's order")
+    # What was no tensor when the program was made is a constant of it.
+    leaves = tuple((isinstance(item, str), item) for item in loaded.program.graph_signature.user_inputs)
     return Binding(
-        tuple((name,) for name in taken.names), (), taken.names, program_spec=loaded.program.call_spec.in_spec
+        tuple((name,) for name in taken.names),
+        (),
+        taken.names,
+        program_spec=loaded.program.call_spec.in_spec,
+        program_leaves=leaves,
     )
 
 
