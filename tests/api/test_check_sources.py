@@ -73,9 +73,18 @@ def test_model_of_parts_that_nothing_joins_runs_whole(model):
 def test_dimension_that_its_bounds_fix_is_fixed_for_tables(model):
     path = model(PLAIN.replace("float[2]", "float[N,4]"))
     (open_,) = deploykit.check(path, targets=["onnxruntime@qnn"]).metrics["targets"]
-    assert (open_["verdict"], open_["unsupported"]) == ("runs in 0 partitions", 2)
+    assert (open_["verdict"], open_["unsupported"]) == ("runs elsewhere", 2)
     (fixed,) = deploykit.check(path, targets=["onnxruntime@qnn"], dims=["N=8"]).metrics["targets"]
     assert (fixed["verdict"], fixed["unsupported"]) == ("runs whole", 0)
+
+
+@pytest.mark.parametrize(("ir_version", "verdicts"), [(10, ["runs elsewhere", "runs whole"]), (3, ["runs whole"] * 2)])
+def test_default_that_a_caller_may_replace_is_no_constant_for_onnx_runtime(model, ir_version, verdicts):
+    """TensorRT's parser builds it in; before IR version 4 initializers had to be inputs, and none was replaceable."""
+    head = HEADER.replace("ir_version: 9", f"ir_version: {ir_version}")
+    text = head + "g (float[4] x, int64[1] s) => (float[4] y) <int64[1] s = {4}> { y = Reshape (x, s) }"
+    report = deploykit.check(model(text), targets=["onnxruntime@qnn", "tensorrt"])
+    assert [row["verdict"] for row in report.metrics["targets"]] == verdicts
 
 
 def test_what_neither_engine_takes_stops_the_model(model):

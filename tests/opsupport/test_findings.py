@@ -126,6 +126,7 @@ def test_one_piece_with_something_left_is_not_the_whole():
 
 
 def test_target_that_takes_nothing_says_so():
+    assert provider(LEFT, partitions=0).verdict == "runs elsewhere"
     assert told(provider(LEFT, partitions=0)) == [("DK219", "warning", None), ("DK218", "note", "left")]
 
 

@@ -89,14 +89,23 @@ def check_model(
 class _Subject:
     """The model as this process sees it, once for all targets.
 
-    calls: nodes that call a function of the model. constants: nodes that are computed before anything runs.
+    facts: where inputs with default values are constants; open_facts: where a caller may feed them.
+    calls: nodes that call a function of the model.
     """
 
     nodes: tuple[NodeVerdict, ...]
     facts: tuple[NodeFacts, ...]
+    open_facts: tuple[NodeFacts, ...]
     wiring: Wiring
     calls: frozenset[str]
-    constants: frozenset[str]
+
+    def seen_by(self, shelf: Shelf) -> tuple[NodeFacts, ...]:
+        """The nodes' facts as the target takes them."""
+        return self.open_facts if shelf.feeds_defaults else self.facts
+
+    def constants(self, shelf: Shelf) -> frozenset[str]:
+        """Nodes that are computed before anything runs."""
+        return frozenset(node.name for node in self.seen_by(shelf) if is_constant(node))
 
     @classmethod
     def of(cls, model: ir.Model, dims: Mapping[str, Sequence[int | None]]) -> _Subject:
@@ -119,8 +128,23 @@ class _Subject:
         )
         calls = frozenset(node.name or "" for node in nodes if node.op_identifier() in model.functions)
         _fix(model, {name: int(low) for name, (low, high) in dims.items() if low is not None and low == high})
+        fed = _without_defaults(model)
         facts = tuple(facts_of(model))
-        return cls(rows, facts, wiring, calls, frozenset(node.name for node in facts if is_constant(node)))
+        return cls(rows, facts, facts if fed is None else tuple(facts_of(fed)), wiring, calls)
+
+
+def _without_defaults(model: ir.Model) -> ir.Model | None:
+    """A copy whose inputs have no default values; None where none has any that a caller may replace.
+
+    Before IR version 4 every initializer had to be an input too, and runtimes take those for constants.
+    """
+    defaults = [value.name or "" for value in model.graph.inputs if value.name in model.graph.initializers]
+    if not defaults or model.ir_version < 4:
+        return None
+    copy = model.clone()
+    for name in defaults:
+        copy.graph.initializers.pop(name).const_value = None
+    return copy
 
 
 def _fix(model: ir.Model, sizes: Mapping[str, int]) -> None:
@@ -176,7 +200,7 @@ def _judged(subject: _Subject, shelf: Shelf, answer: Answer | None, *, extended:
     """The nodes with what is believed of them: the engine, then the tables. extended: the engine had a library."""
     engine = answer.verdicts([(node.node, node.op) for node in subject.nodes]) if answer is not None else None
     judged = []
-    for node, facts in zip(subject.nodes, subject.facts, strict=True):
+    for node, facts in zip(subject.nodes, subject.seen_by(shelf), strict=True):
         spoken = shelf.say(facts, calls=node.node in subject.calls)
         if engine is not None:
             spoken = [*shelf.heard(next(engine), facts), *spoken]
@@ -240,7 +264,7 @@ def _summary(
     if summary.runs and summary.partitions is None:
         # What is taken as a whole is one piece, also where nothing joins its parts.
         own = [node.node for node in nodes if node.verdict.runs]
-        pieces = subject.wiring.partitions(own, subject.constants) if summary.left else 1
+        pieces = subject.wiring.partitions(own, subject.constants(shelf)) if summary.left else 1
         summary = dataclasses.replace(summary, partitions=pieces)
     return summary
 

@@ -77,6 +77,11 @@ class Shelf:
         return bool(self._target.custom_ops) and self._target.asks_engine(self._version)
 
     @property
+    def feeds_defaults(self) -> bool:
+        """Whether a caller may feed inputs with default values: compilers build them in, ONNX Runtime does not."""
+        return self._target.name in ("onnxruntime", "onnxruntime-web")
+
+    @property
     def falls_back(self) -> bool:
         """Whether what the target refuses goes to another engine."""
         return self.table is not None and self.table.falls_back

@@ -117,13 +117,15 @@ class TargetSummary:
 
     @property
     def verdict(self) -> str:
-        """In words: runs whole, runs in N partitions, does not run, unknown."""
+        """In words: runs whole, runs in N partitions, does not run, unknown; runs elsewhere where it takes no node."""
         if self.runs is None:
             return "unknown"
         if not self.runs:
             return "does not run"
         if not self.left and (self.partitions or 1) == 1:
             return "runs whole"
+        if self.partitions == 0:
+            return "runs elsewhere"
         return f"runs in {self.partitions} partition{'' if self.partitions == 1 else 's'}"
 
     def as_dict(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ _CELLS = {
     "passed": "good",
     "runs whole": "good",
     "does not run": "bad",
+    "runs elsewhere": "warn",
     "unknown": "warn",
     "yes": "good",
     "installed": "good",

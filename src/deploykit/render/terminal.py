@@ -43,7 +43,7 @@ _WITHOUT_END = {"targets", "doctor", "explain", "inspect"}
 # More than so many notes of a check are counted only, unless they are asked for.
 _MANY_NOTES = 12
 _PLACES = 5
-_VERDICTS = {"does not run": "bold red", "runs whole": "green", "unknown": "yellow"}
+_VERDICTS = {"does not run": "bold red", "runs whole": "green", "runs elsewhere": "yellow", "unknown": "yellow"}
 _ENDS = {"passed": "bold green", "failed": "bold red", "error": "bold red"}
 
 
