@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 import deploykit
-from deploykit.errors import UsageError, VendorError
+from deploykit.errors import ModelError, UsageError, VendorError
 from deploykit.isolation import workers
 
 MODULE = """
@@ -122,3 +122,43 @@ def test_translations_belong_to_pytorch(tmp_path):
     with pytest.raises(UsageError) as raised:
         deploykit.export(tmp_path / "m.onnx", output=tmp_path / "o.onnx", custom_ops=table)
     assert raised.value.code == "DK604"
+
+
+CONTRIB = """
+import onnxscript
+from onnx.defs import OpSchema
+from onnxscript import opset20 as op
+
+tensor = lambda name: OpSchema.FormalParameter(name, "tensor(float)")
+schema = OpSchema("NegPos", "ai.onnx.contrib", 1, inputs=[tensor("x")], outputs=[tensor("low"), tensor("high")])
+neg_pos = onnxscript.values.Op(onnxscript.values.Opset("ai.onnx.contrib", 1), "NegPos", schema)
+
+
+def scale(x, factor: float):
+    negative, positive = neg_pos(x)
+    return op.Mul(op.Add(negative, positive), op.Constant(value_float=factor))
+
+
+TRANSLATIONS = {"mine::scale": scale}
+"""
+
+
+def test_an_operator_outside_the_standard_is_proven_with_its_library(source, tmp_path):
+    library = pytest.importorskip("onnxruntime_extensions").get_library_path()
+    table = translations(tmp_path, CONTRIB)
+    out = tmp_path / "out" / "x.onnx"
+    with pytest.raises(VendorError) as raised:
+        deploykit.export(source, output=out, inputs=["x:float32[n,4]"], custom_ops=[table])
+    assert "--custom-ops" in raised.value.hint
+    report = deploykit.export(source, output=out, inputs=["x:float32[n,4]"], custom_ops=[table, library])
+    assert report.exit_code == 0, report.findings
+    assert "ai.onnx.contrib" in {node.domain for node in onnx.load(out).graph.node}
+    assert report.metrics["parity"]["samples"] >= 6
+
+
+def test_a_translation_that_fails_is_named(source, tmp_path):
+    table = translations(tmp_path, TRANSLATIONS.replace("op.Mul", "op.NoSuchOperator").partition("SYMBOLICS")[0])
+    with pytest.raises(ModelError) as raised:
+        deploykit.export(source, output=tmp_path / "out" / "x.onnx", inputs=["x:float32[n,4]"], custom_ops=table)
+    assert (raised.value.code, raised.value.op) == ("DK687", "mine::scale")
+    assert "translations.py" in raised.value.context[0]

@@ -114,7 +114,7 @@ def _check_combination(source: Source, options: ExportOptions) -> None:
         (options.signature, "--signature", ("savedmodel", "tflite"), "a SavedModel or LiteRT file"),
         (options.layout, "--layout", _TENSORFLOW, "a TensorFlow, Keras or LiteRT source"),
         (options.translations, "--custom-ops with translations", _TORCH, "a PyTorch source"),
-        (options.libraries, "--custom-ops", (*_TORCH, "onnx"), "a source with operators of its own"),
+        (options.libraries, "--custom-ops", _TORCH, "a PyTorch source whose translations have operators of your own"),
     ):
         if given and source.kind.name not in kinds:
             raise UsageError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from deploykit import graph
+from deploykit.errors import VendorError
 from deploykit.reference import Reference
 from deploykit.runtime import Runtime, RuntimeOptions, open_runtime
 
@@ -20,4 +22,10 @@ def open_candidate(path: Path, libraries: Mapping[str, str] | None = None) -> Re
     """
     if libraries and "onnxruntime" in libraries:
         return open_runtime(path, RuntimeOptions(optimize=False, custom_ops=dict(libraries)))
-    return Reference(path)
+    try:
+        return Reference(path)
+    except VendorError as problem:
+        domains = sorted({node.domain for node in graph.all_nodes(graph.load(path))} - {"", "ai.onnx"})
+        if domains:
+            problem.hint = f"--custom-ops LIBRARY, the extension library of onnxruntime with {', '.join(domains)}"
+        raise

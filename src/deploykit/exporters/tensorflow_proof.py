@@ -17,7 +17,7 @@ from deploykit.exporters.proof import Proof, SourceSide, not_compared
 from deploykit.exporters.tensorflow_export import layouts_of
 from deploykit.parity import TOLERANCES, row_for
 from deploykit.progress import OnProgress, silent
-from deploykit.report import warning
+from deploykit.report import failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -32,14 +32,15 @@ def prove_job(request: TensorflowRequest, model: str, on_progress: OnProgress = 
     """Compares an exported file with its source over every dynamic dimension; JSON as `comparison.compare` returns.
 
     Integer outputs of a quantized LiteRT model are compared as the real numbers that they stand for. Sizes that the
-    source itself refuses are left out, with a warning. A graph with random nodes is not compared (DK404).
+    source itself refuses are left out, with a warning. A graph with random nodes is a failure (DK685).
     """
     source = tensorflow_source.load(request)
     path = Path(model)
     random = stochastic_nodes(path)
     if random:
-        text = f"the model is random in {', '.join(random[:4])}: its outputs were not compared"
-        return not_compared(warning("DK404", text, hint="a random model in inference mode is often a mistake"))
+        text = f"the model is random in {', '.join(random[:4])}: two runs of the same input differ"
+        hint = "give the random numbers as an input, or save the model without this part"
+        return not_compared(failure("DK685", text, hint=hint))
     scales = source.model.scales
     candidate = open_candidate(path)
     turned = _turned(request, source, candidate)

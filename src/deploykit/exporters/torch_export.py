@@ -13,7 +13,7 @@ from deploykit import graph
 from deploykit.errors import DeploykitError, GateError, ModelError, UsageError, VendorError
 from deploykit.exporters import torch_call, torch_source
 from deploykit.exporters import torch_translations as translated
-from deploykit.exporters.diagnosis import in_two_lines
+from deploykit.exporters.diagnosis import in_two_lines, reason, user_line
 from deploykit.exporters.onnx_source import check_opset
 from deploykit.exporters.torch_checks import operator_lines, refuse_unstable
 from deploykit.exporters.torch_dynamo import LOWEST_OPSET, export_dynamo
@@ -116,7 +116,7 @@ def _export(
             traceback.print_exception(problem)  # into the worker's log, which -v shows
             continue
         return name, model, [_fallback(name, failures)] if failures else []
-    raise _untranslated(failures, call) or _refused(failures)
+    raise _untranslated(failures, call, tables) or _refused(failures)
 
 
 def _run(name: str, loaded: Loaded, call: Call, opset: int, scratch: Path, tables: Tables) -> ir.Model:
@@ -158,11 +158,22 @@ def _fallback(name: str, failures: Mapping[str, Exception]) -> Finding:
     return note("DK617", f"exported with {_TITLES[name]}; {_TITLES[other]} failed: {in_two_lines(problem)}")
 
 
-def _untranslated(failures: Mapping[str, Exception], call: Call) -> DeploykitError | None:
+def _untranslated(failures: Mapping[str, Exception], call: Call, tables: Tables) -> DeploykitError | None:
     """The error when an operator has no ONNX form: which, the user's line that calls it, and the way to add one."""
     found = next((op for problem in failures.values() if (op := translated.untranslated(problem))), None)
     if found is None:
         return None
+    if "dynamo" in failures and found in {operator.name().partition(".")[0] for operator in tables[0]}:
+        problem = failures["dynamo"]
+        where = user_line(problem)
+        return ModelError(
+            f"the translation of {found} failed: {reason(problem)}",
+            code="DK687",
+            op=found,
+            file=where.file if where else None,
+            context=[where.describe()] if where else [],
+            hint="deploykit explain DK687 shows what a translation looks like",
+        )
     line = operator_lines(call).get(found)
     own = not found.startswith("aten::")
     function = found.rpartition(":")[2]

@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.comparison import stochastic_nodes
 from deploykit.data import Sample
 from deploykit.exporters import torch_call, torch_source
 from deploykit.exporters.candidate import open_candidate
-from deploykit.exporters.proof import Proof, SourceSide, not_compared
+from deploykit.exporters.proof import Proof, SourceSide
 from deploykit.exporters.torch_export import precision_of
 from deploykit.parity import TOLERANCES
 from deploykit.progress import OnProgress, silent
-from deploykit.report import warning
 
 if TYPE_CHECKING:
     from deploykit.exporters.request import TorchRequest
@@ -24,15 +22,11 @@ def prove_job(request: TorchRequest, model: str, on_progress: OnProgress = silen
     """Compares an exported file with the module of the request; JSON as `comparison.compare` returns.
 
     Sizes of dynamic dimensions that the module itself refuses are left out, with a warning that names them; no size
-    at all is a failure. A graph with random nodes is not compared (DK404).
+    at all is a failure. That the module is not random was seen before it was exported.
     """
     loaded = torch_source.load(request)
     call = torch_call.prepare(loaded, request)
     path = Path(model)
-    random = stochastic_nodes(path)
-    if random:
-        text = f"the module is random in {', '.join(random[:4])}: its outputs were not compared"
-        return not_compared(warning("DK404", text, hint="a random module in evaluation mode is often a mistake"))
     candidate = open_candidate(path, request.get("libraries"))
     try:
         proof = Proof(

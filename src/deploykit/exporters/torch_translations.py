@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _NAME = re.compile(r"(?P<space>\w+)::(?P<op>\w+)(\.(?P<overload>\w+))?")
+# What the exporters say of an operator that they do not know.
+_UNTRANSLATED = (
+    r"No ONNX function found for <OpOverload\(op='(?P<space>\w+)\.(?P<op>\w+)'",
+    r"operator '(?P<space>\w+)::(?P<op>\w+)' to ONNX opset version \d+ is not supported",
+    r"operator with unrecognized namespace (?P<space>\w+)::(?P<op>\w+)",
+)
 _TABLES = ("TRANSLATIONS", "SYMBOLICS")
 
 
@@ -117,14 +123,8 @@ def untranslated(problem: BaseException) -> str | None:
     chain: BaseException | None = problem
     while chain is not None:
         text = str(chain)
-        for pattern in (
-            r"No (?:ONNX|decompositions?).*?OpOverload\(op='(?P<space>\w+)\.(?P<op>\w+)'",
-            r"OpOverload\(op='(?P<space>\w+)\.(?P<op>\w+)'.*?(?:not registered|No )",
-            r"operator '(?P<space>\w+)::(?P<op>\w+)' to ONNX opset version \d+ is not supported",
-            r"[Uu]nsupported.*?operator,? '?(?P<space>\w+)::(?P<op>\w+)",
-            r"ONNX export failed on an operator with unrecognized namespace (?P<space>\w+)::(?P<op>\w+)",
-        ):
-            match = re.search(pattern, text, re.DOTALL)
+        for pattern in _UNTRANSLATED:
+            match = re.search(pattern, text)
             if match:
                 return f"{match['space']}::{match['op']}"
         chain = chain.__cause__ or chain.__context__
