@@ -93,7 +93,12 @@ def test_versions():
 
 
 @pytest.mark.parametrize(
-    ("asked", "taken"), [("8.5", "8.5"), ("10.9", "10.1"), ("10.16.2", "10.16"), ("9", "8.6"), ("12.0", "11.1")]
+    ("asked", "taken"),
+    [
+        *[("8.5", "8.5"), ("10.9", "10.1"), ("10.16.2", "10.16"), ("9", "8.6"), ("12.0", "11.1"), ("10.0", "8.6")],
+        # A release without its minor number is the newest of it.
+        *[("8", "8.6"), ("10", "10.16"), ("11", "11.1")],
+    ],
 )
 def test_a_numbered_version_between_two_stands_for_the_nearest_lower(asked, taken):
     target, version = parse_target(f"tensorrt@{asked}")

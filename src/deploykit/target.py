@@ -178,12 +178,15 @@ def parse_target(text: str) -> tuple[Target, str | None]:
 
 
 def nearest_lower(target: Target, version: str) -> str | None:
-    """The version of the target that speaks for a numbered one between its own; None when there is none as low."""
+    """The version of the target that speaks for a numbered one between its own; None when there is none as low.
+
+    Leading numbers stand for the newest that begins with them: 11 for 11.1, 10 for 10.16.
+    """
     asked = _numbers(version)
     if not target.numbered or asked is None:
         return None
     known = {numbers: text for text in target.versions if (numbers := _numbers(text)) is not None}
-    return known[max(lower)] if (lower := [numbers for numbers in known if numbers <= asked]) else None
+    return known[max(lower)] if (lower := [n for n in known if n[: len(asked)] <= asked]) else None
 
 
 def _numbers(version: str) -> tuple[int, ...] | None:

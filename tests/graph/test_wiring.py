@@ -96,6 +96,24 @@ def test_two_versions_of_one_domain(tmp_path):
     assert refused(tmp_path, model).code == "DK118"
 
 
+@pytest.mark.parametrize("version", [0, -3, 2**31, 2**62])
+def test_an_opset_that_is_no_version(tmp_path, version):
+    model = onnx.parser.parse_model(HEAD + "g (float[1] x) => (float[1] y) { y = Neg(x) }")
+    model.opset_import[0].version = version
+    error = refused(tmp_path, model)
+    assert error.code == "DK112"
+    assert str(version) in error.message
+
+
+@pytest.mark.parametrize("operator", ["", "Neg\n::error::", "N\x1b[31meg"])
+def test_an_operator_that_would_write_past_its_line(tmp_path, operator):
+    model = onnx.parser.parse_model(HEAD + "g (float[1] x) => (float[1] y) { [n] y = Neg(x) }")
+    model.graph.node[0].op_type = operator
+    error = refused(tmp_path, model)
+    assert error.code == "DK112"
+    assert repr(operator) in error.message
+
+
 def test_functions_that_call_themselves(tmp_path):
     error = refused(
         tmp_path,

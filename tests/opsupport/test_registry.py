@@ -1,6 +1,7 @@
 import pytest
 
 from deploykit.opsupport import Registry, Status, Verdict, conditional, supported, unknown, unsupported
+from deploykit.opsupport.registry import newest_opset
 
 
 @pytest.fixture
@@ -31,6 +32,15 @@ def test_opset_selects_the_revision_by_the_onnx_schema_history(rules):
 
 def test_revision_without_a_rule_is_not_treated_like_its_predecessor(rules):
     assert rules.lookup("", "AveragePool", 22) is None
+
+
+def test_opset_newer_than_all_that_is_known_has_no_rule():
+    rules = Registry()
+    rules.lowers("Relu", since=14)(print)
+    newest = newest_opset("")
+    assert rules.lookup("", "Relu", newest) is not None
+    assert rules.lookup("ai.onnx", "Relu", newest + 1) is None
+    assert newest_opset("com.microsoft") is None
 
 
 def test_operator_of_another_domain_takes_the_newest_rule_not_newer_than_the_opset(rules):

@@ -139,3 +139,11 @@ def test_runtime_folds_constants_before_its_provider_is_asked(shelf, nodes):
     found = shelf(table=Fake(says=TABLE_NO, falls_back=True))
     assert [verdict.status for _, verdict in found.say(nodes["folded"], calls=False)] == [Status.SUPPORTED]
     assert [verdict.status for _, verdict in found.say(nodes["real"], calls=False)] == [Status.UNSUPPORTED]
+
+
+def test_tables_are_silent_about_an_opset_that_is_newer_than_they_are():
+    text = '<ir_version: 9, opset_import: ["" : 99]> g (float[2] x) => (float[2] y) { y = Relu (x) }'
+    (node,) = facts_of(ir.from_proto(parser.parse_model(text)))
+    said = settle(Shelf(get_target("tensorrt"), "11.1").say(node, calls=False)).verdict
+    assert said.status is Status.UNKNOWN
+    assert "opset 99 is newer" in said.reason

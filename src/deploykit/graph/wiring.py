@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 _STANDARD = ("", "ai.onnx")
 # Functions that call functions multiply: a few lines can ask for more nodes than any memory holds.
 _MOST_NODES = 5_000_000
+# The libraries hold an opset in an int.
+_LARGEST_OPSET = 2**31 - 1
 
 
 def check_wiring(model: onnx.ModelProto, path: Path) -> bool:
     """Checks graph, subgraphs and functions; True when all nodes stand in order already.
 
-    Raises ModelError: DK117 (missing input or output, value made twice, cycle), DK118 (domain without opset import).
+    Raises ModelError: DK117 (missing input or output, value made twice, cycle), DK118 (domain without opset import),
+    DK112 (an operator or an opset that cannot be one).
     """
     domains = _imports(model.opset_import, path, "the model")
     checker = _Checker(path, {(f.domain, f.name) for f in model.functions})
@@ -37,6 +40,13 @@ def _imports(entries: Iterable[onnx.OperatorSetIdProto], path: Path, what: str) 
     found: dict[str, int] = {}
     for entry in entries:
         domain = "" if entry.domain in _STANDARD else entry.domain
+        if not (0 if domain else 1) <= entry.version <= _LARGEST_OPSET:
+            raise ModelError(
+                f"{path.name}: {what} imports opset {entry.version} of domain {domain or 'ai.onnx'!r}",
+                code="DK112",
+                file=path,
+                hint="the file was made by a faulty tool: export it again",
+            )
         if found.setdefault(domain, entry.version) != entry.version:
             raise ModelError(
                 f"{path.name}: {what} imports two versions of domain {domain or 'ai.onnx'!r}", code="DK118", file=path
@@ -116,6 +126,10 @@ class _Checker:
             self._check_acyclic(nodes, needs, producers)
 
     def _check_domain(self, node: onnx.NodeProto, domains: set[str]) -> None:
+        # Operators stand in messages as they are: control characters would write elsewhere than in their line.
+        if not node.op_type or not (node.op_type + node.domain).isprintable():
+            name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            raise self.fail(f"node {node.name!r} has an operator that cannot be one: {name!r}", code="DK112")
         domain = "" if node.domain in _STANDARD else node.domain
         if domain not in domains and (node.domain, node.op_type) not in self.functions:
             raise self.fail(

@@ -66,6 +66,8 @@ class Registry(Generic[F]):
     def lookup(self, domain: str, op: str, opset: int) -> Entry[F] | None:
         """The rule for the revision of `op` that `opset` imports; None when that revision has none."""
         name = _plain(domain)
+        if is_newer(name, opset):
+            return None
         since = since_version(name, op, opset)
         if since is None:
             # No schema here (a vendor's domain): the newest rule not newer than the opset.
@@ -102,3 +104,18 @@ def since_version(domain: str, op: str, opset: int) -> int | None:
     except defs.SchemaError:
         return None
     return int(schema.since_version)
+
+
+@functools.cache
+def newest_opset(domain: str) -> int | None:
+    """The newest opset of a domain that the installed onnx knows; None for a domain of somebody else's."""
+    from onnx import defs
+
+    versions = [schema.since_version for schema in defs.get_all_schemas_with_history() if schema.domain == domain]
+    return defs.onnx_opset_version() if not domain else max(versions, default=None)
+
+
+def is_newer(domain: str, opset: int) -> bool:
+    """Whether an opset is newer than all that is known here, so that its operators may mean something else."""
+    newest = newest_opset(_plain(domain))
+    return newest is not None and opset > newest

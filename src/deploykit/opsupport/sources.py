@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from deploykit import lazy
 from deploykit.opsupport.measured import load_measured
+from deploykit.opsupport.registry import is_newer, newest_opset
 from deploykit.opsupport.tables import table_for
 from deploykit.opsupport.verdict import Status, Verdict, supported, unsupported
 
@@ -93,6 +94,10 @@ class Shelf:
 
     def say(self, node: NodeFacts, *, calls: bool) -> list[tuple[Kind, Verdict]]:
         """What the tables say, best first. calls: the node calls a function of the model, whose body is judged."""
+        if is_newer(node.domain, node.opset):
+            newest = newest_opset(node.domain)
+            told = f"opset {node.opset} is newer than {newest}, the newest that is known here"
+            return [("table", Verdict(Status.UNKNOWN, told, f"export the model with opset {newest} or lower"))]
         if calls:
             return [("table", supported(source)) for source in self.sources[-1:]]
         if self.falls_back and is_constant(node):

@@ -293,7 +293,7 @@ def _asked(name: str) -> str:
 
 
 def table_for(target: Target, version: str | None) -> tuple[Table | None, Finding | None]:
-    """The table that speaks for a target's version, and a note (DK213) where a lower version's had to be taken.
+    """The table that speaks for a target's version, and a note (DK213) where another version's had to be taken.
 
     None for a target without tables. version: as `parse_target` gave it.
     """
@@ -304,6 +304,7 @@ def table_for(target: Target, version: str | None) -> tuple[Table | None, Findin
     if taken is None or taken not in target.tables:
         return None, None
     table = load_table(target.tables[taken])
-    told = f"there is no operator table of {target.title} {asked}: the one of {taken}, the nearest lower, speaks for it"
+    which = "the newest of it" if taken.startswith(f"{asked}.") else "the nearest lower"
+    told = f"there is no operator table of {target.title} {asked}: the one of {taken}, {which}, speaks for it"
     said = note("DK213", told, target=target.name, hint=f"the versions with a table: {', '.join(target.versions)}")
     return table, said
