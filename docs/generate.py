@@ -54,7 +54,7 @@ def coreml_ops() -> str | None:
         return None
     logging.getLogger("coremltools").setLevel(logging.CRITICAL)  # it misses its Apple parts aloud
     # It would load them where it finds them, for front-ends that are not used.
-    sys.modules.update(dict.fromkeys(("torch", "tensorflow", "sklearn", "xgboost")))
+    sys.modules.update(dict.fromkeys(("torch", "transformers", "tensorflow", "sklearn", "xgboost")))
     from deploykit.converters.coreml.lowering import REGISTRY
 
     counts = json.loads((DOCS.parent / "benchmarks" / "coreml_conformance.json").read_text(encoding="utf-8"))
