@@ -41,7 +41,7 @@ TARGET = Target(
     worker="coreml",
     measured="coreml",
     # coremltools imports them where it finds them: 8 s and 1 GB for front-ends that are not used here.
-    blocked=("torch", "tensorflow", "sklearn", "xgboost"),
+    blocked=("torch", "transformers", "tensorflow", "sklearn", "xgboost"),
     runs_on="deploykit.converters.coreml:why_not_here",
     simulated=True,
 )
