@@ -112,6 +112,12 @@ def test_what_a_target_needs_besides_operators_is_a_warning_here(model):
     assert deploykit.check(model(PLAIN), targets=["tensorrt-rtx"], dims=["N=1..8"]).findings == []
 
 
+def test_bounds_of_a_dimension_that_the_model_does_not_have_are_refused(model):
+    with pytest.raises(UsageError, match="no dimension 'batch'") as caught:
+        deploykit.check(model(PLAIN), targets=["tensorrt"], dims=["batch=1..8"])
+    assert caught.value.code == "DK534"
+
+
 def test_unjudged_nodes_behind_a_refused_one_are_one_note(model):
     chain = " ".join(f"t{i} = Relu (t{i - 1})" for i in range(1, 30))
     text = f"g (float[2] x) => (float[2] y) {{ [odd] t0 = my.ops.Odd (x) {chain} y = Abs (t29) }}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import shutil
 from pathlib import Path
@@ -13,7 +12,7 @@ from deploykit import graph, io
 from deploykit.api.extensions import digests, extension_libraries, split_translations
 from deploykit.artifact import Artifact, TensorSpec
 from deploykit.converters.profiles import Profile, parse_profiles
-from deploykit.data.request import bounds_of, data_request
+from deploykit.data.request import bounds_of, data_request, known_bounds
 from deploykit.errors import DeploykitError, GateError, UnavailableError, UsageError
 from deploykit.isolation import run_alone, run_isolated, workers
 from deploykit.progress import OnProgress, Progress, silent
@@ -288,7 +287,7 @@ def convert(
         if model is None:
             return exported
         artifact = graph.describe(model)
-        _known_dims(artifact, bounds)
+        known_bounds(bounds, artifact.inputs, artifact.path.name)
         floating = graph.describe(Path(reference)) if reference is not None else None
         stage = ConvertStage(
             target,
@@ -327,20 +326,6 @@ def _at_a_fixed_place(model: Artifact) -> Iterator[Path]:
             problem.message = problem.message.replace(str(place), str(model.path))
             problem.file = str(model.path) if problem.file == str(place) else problem.file
             raise
-
-
-def _known_dims(artifact: Artifact, bounds: Mapping[str, Any]) -> None:
-    """Refuses bounds of a dimension that the model does not have: never ignored. Raises UsageError (DK534)."""
-    symbols = {dim for spec in artifact.inputs for dim in spec.shape or () if isinstance(dim, str)}
-    for name in bounds:
-        if name not in symbols:
-            near = difflib.get_close_matches(name, symbols, n=1)
-            raise UsageError(
-                f"{artifact.path.name} has no dimension {name!r} to bound",
-                code="DK534",
-                context=[f"its dimensions: {', '.join(sorted(symbols)) or 'all fixed'}"],
-                hint=f"did you mean {near[0]!r}?" if near else "",
-            )
 
 
 def _node_finding(row: Mapping[str, Any], target: Target) -> Finding:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from deploykit.data.specs import DimRange, parse_dim
+from deploykit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -85,3 +87,17 @@ def open_request(request: DataRequest, inputs: Sequence[TensorSpec], model: Path
         contract=contract,
         model=model,
     )
+
+
+def known_bounds(bounds: Iterable[str], inputs: Iterable[TensorSpec], model: str) -> None:
+    """Refuses bounds of a dimension that no input has: never ignored. Raises UsageError (DK534)."""
+    symbols = {dim for spec in inputs for dim in spec.shape or () if isinstance(dim, str)}
+    for name in bounds:
+        if name not in symbols:
+            near = difflib.get_close_matches(name, symbols, n=1)
+            raise UsageError(
+                f"{model} has no dimension {name!r} to bound",
+                code="DK534",
+                context=[f"its dimensions: {', '.join(sorted(symbols)) or 'all fixed'}"],
+                hint=f"did you mean {near[0]!r}?" if near else "",
+            )

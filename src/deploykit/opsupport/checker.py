@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph
+from deploykit.data.request import known_bounds
 from deploykit.graph.scopes import scope_of
 from deploykit.opsupport.engines import Answer, ask_all, why_not_asked
 from deploykit.opsupport.facts import facts_of
@@ -57,6 +58,7 @@ def check_model(
     """
     chosen = [parse_target(text) for text in targets]
     model = graph.name_nodes(graph.load(path))
+    known_bounds(dims or {}, graph.interface(model)[0], path.name)
     arguments = {"model": str(path), "dims": dims or {}, "profiles": profiles or {}}
     questions = _questions(chosen, arguments, options or {})
     names = dict.fromkeys(target.title for target, _ in questions.values())
