@@ -213,7 +213,8 @@ def _refuse_unknown(model: Any, path: Path) -> None:
         for place, part in parts(model)
         if type(part) not in sklearn_operator_name_map and type(part).__name__ not in holders
     ]
-    inside = [place for place, part in parts(model) if type(part) in sklearn_operator_name_map]
+    converted = [(place, part) for place, part in parts(model) if type(part) in sklearn_operator_name_map]
+    inside = [place for place, part in converted if type(part).__name__ not in holders]
     # A part of a converted one is that one's business: its converter takes or refuses it.
     unknown = [
         (place, part)

@@ -181,6 +181,12 @@ def thresholds_of(part: Any) -> Iterator[tuple[int, float]]:
     for grown in np.ravel(np.asarray(vars(part).get("_predictors", []), object)):
         nodes = grown.nodes[(grown.nodes["is_leaf"] == 0) & (grown.nodes["is_categorical"] == 0)]
         yield from ((int(f), float(t)) for f, t in zip(nodes["feature_idx"], nodes["num_threshold"], strict=True))
+    for name in ("bin_edges_", "quantiles_"):
+        edges = vars(part).get(name)
+        for feature, values in enumerate(
+            () if edges is None else np.transpose(edges) if name == "quantiles_" else edges
+        ):
+            yield from ((feature, float(value)) for value in values)
     family = type(part).__module__.partition(".")[0]
     if family == "xgboost":
         for text in part.get_booster().get_dump(dump_format="json"):

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _ROUNDING = 2.0**-21
 _TURNS = 24
 _MOST_SHARE = 0.05
-_FEW = 20  # below this many rows a share says nothing
 
 
 class Edges:
@@ -36,11 +35,12 @@ class Edges:
     def __init__(self, source: SklearnSource, wanted: Mapping[str, str], names: Sequence[str]) -> None:
         """wanted: the model's method by output. names: the file's outputs."""
         self.expected: Outputs = {}
-        self.rows = self.on_threshold = self.tied = self.labels_seen = 0
+        self.rows = self.on_threshold = self.tied = 0
+        self.placed: Feeds | None = None  # feeds that were put on thresholds on purpose, and how many of them differ
+        self.placed_off = 0
         self._labels: set[Any] = set()
         self._source, self._wanted, self._names = source, wanted, names
         self._found: Outputs = {}
-        self._ordinary = [0, 0]  # rows off thresholds, and those of them that were settled
         self._generator = np.random.default_rng(0)
         self._centers: Array | None = None
 
@@ -49,7 +49,8 @@ class Edges:
         self.expected = {name: expected(name, self._wanted, answers, found[name]) for name in self._names}
         self._found = dict(found)
         rows = len(next(iter(feeds.values())))
-        self.rows += rows
+        placed = self.placed is not None and all(feeds[name] is array for name, array in self.placed.items())
+        self.rows += 0 if placed else rows
         if LABEL in self.expected and self.expected[LABEL].size:
             self._labels |= set(np.ravel(self.expected[LABEL]).tolist())
         if any(self.expected[name].shape != found[name].shape for name in self._names):
@@ -63,7 +64,10 @@ class Edges:
         if off.any():
             near = self._near(feeds, off)
             self._take(near)
-            self.on_threshold += int(near.sum())
+            if placed:
+                self.placed_off += int(near.sum())
+            else:
+                self.on_threshold += int(near.sum())
         return self.expected
 
     def settled(self, feeds: Feeds) -> Outputs:
@@ -74,13 +78,16 @@ class Edges:
     def findings(self) -> list[Finding]:
         """How many rows rounding decided; a failure when there are more than such rows can be."""
         found = []
+        way = f"--input '{self._double()}' computes in double precision"
         if self.tied:
             text = f"{self.tied} of {self.rows} rows have two classes that are equally likely: their labels may differ"
             found.append(note("DK674", text))
+        what = type(self._source.model).__name__
+        if self.placed_off:
+            text = f"where a value is a threshold of the {what} but for float32 rounding, the file may decide otherwise"
+            found.append(note("DK674", f"{text} ({self.placed_off} of the rows that were put there)", hint=way))
         if self.on_threshold:
-            what = type(self._source.model).__name__
             text = f"{self.on_threshold} of {self.rows} rows lie on a threshold of the {what} within float32 rounding"
-            way = f"--input '{self._double()}' computes in double precision"
             few = self.on_threshold <= max(1, self.rows * _MOST_SHARE)
             say = warning if few else failure
             found.append(say("DK674", f"{text}: there the file decides as the model does a hair away", hint=way))

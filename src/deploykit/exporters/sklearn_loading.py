@@ -28,6 +28,11 @@ CHECKED_TYPES = (
 PLAIN_TYPES = (
     "collections.OrderedDict",
     "numpy.dtype",
+    "sklearn.calibration._CalibratedClassifier",
+    "sklearn.calibration._SigmoidCalibration",
+    "sklearn.metrics._scorer._PassthroughScorer",
+    "sklearn.model_selection._split.KFold",
+    "sklearn.model_selection._split.StratifiedKFold",
     "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
     "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
     "sklearn.utils._bunch.Bunch",
@@ -86,7 +91,8 @@ def _untrusted(path: Path, names: list[str]) -> ModelError:
         code="DK670",
         file=path,
         context=["nothing was loaded"],
-        hint="if you know where the file comes from: --trust, which lets these types run their code",
+        hint="if you know where the file comes from, let these types run their code: "
+        f"deploykit export {path} --trust -o model.onnx",
     )
 
 

@@ -59,5 +59,5 @@ def refusal(path: Path) -> ModelError:
         file=path,
         context=context,
         hint="save the model with skops instead: skops.io.dump(model, 'model.skops'); or, if you made this file "
-        "yourself: --trust",
+        f"yourself: deploykit export {path} --trust -o model.onnx",
     )

@@ -40,7 +40,7 @@ def prove_job(request: SklearnRequest, model: str, on_progress: OnProgress = sil
     reference = Reference(Path(model))
     wanted = sklearn_outputs.methods(source.model)
     edges = Edges(source, wanted, [spec.name for spec in reference.outputs])
-    samples = list(_samples(source, request["seed"]))
+    samples = list(_samples(source, request["seed"], edges))
     # By method, and not yet by output: forms are the file's, which has not run then.
     side = SourceSide(cast("Callable[[Feeds], Outputs]", source.answers), "the model")
     try:
@@ -62,10 +62,17 @@ def prove_job(request: SklearnRequest, model: str, on_progress: OnProgress = sil
         "reference": f"scikit-learn, {type(source.model).__name__}",
         "candidate": "onnxruntime, graph optimisation off",
     }
-    return {**result, "engines": engines, "findings": [*(f.as_dict() for f in findings), *result["findings"]]}
+    batch = source.inputs.batch
+    proven = {batch: sorted(side.rows)} if isinstance(batch, str) else {}
+    return {
+        **result,
+        "proven": proven,
+        "engines": engines,
+        "findings": [*(f.as_dict() for f in findings), *result["findings"]],
+    }
 
 
-def _samples(source: SklearnSource, seed: int) -> Iterator[Sample]:
+def _samples(source: SklearnSource, seed: int, edges: Edges) -> Iterator[Sample]:
     generator = np.random.default_rng(seed)
     if source.sample:
         size = None if isinstance(source.inputs.batch, str) else source.inputs.batch
@@ -76,6 +83,7 @@ def _samples(source: SklearnSource, seed: int) -> Iterator[Sample]:
     size = _sizes(source)[-1]
     thresholds = sklearn_data.threshold_rows(source, size, generator)
     if thresholds is not None:
+        edges.placed = thresholds
         yield Sample(thresholds, None, f"{size} rows on thresholds")
 
 

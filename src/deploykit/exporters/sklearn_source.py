@@ -94,7 +94,10 @@ def load(request: SklearnRequest) -> SklearnSource:
 
 
 def _one_process(model: Any) -> None:
-    """The model answers in this process: `n_jobs` was for training."""
+    """The model answers in this process and thread: `n_jobs` was for training, and small calls wait for threads."""
+    import threadpoolctl
+
+    threadpoolctl.threadpool_limits(1)
     for name in getattr(model, "get_params", dict)():
         if name == "n_jobs" or name.endswith("__n_jobs"):
             model.set_params(**{name: 1})
