@@ -262,10 +262,13 @@ _FAMILIES = {
 
 def huggingface_rows():
     """Rows of Hugging Face folders, random weights: (source, family, maker, options)."""
-    rows = [("Hugging Face folder", family, _folder_of(family), {}) for family in _FAMILIES]
-    for family in ("GPT-2", "Llama"):
-        options = {"task": "text-generation-with-past"}
-        rows.append(("Hugging Face folder", f"{family}, with cache", _folder_of(family), options))
+    rows = []
+    for family in _FAMILIES:
+        if family not in ("GPT-2", "Llama", "Qwen2"):
+            rows.append(("Hugging Face folder", family, _folder_of(family), {}))
+            continue
+        for what, task in (("", "text-generation"), (", with cache", "text-generation-with-past")):
+            rows.append(("Hugging Face folder", f"{family}{what}", _folder_of(family), {"task": task}))
     return tuple(rows)
 
 

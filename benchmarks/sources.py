@@ -65,7 +65,7 @@ PYTORCH = (
         f"{MODULES}:Transformer",
         {"inputs": ["ids:int64[batch,length]", "mask:int64[batch,length]"]},
     ),
-    ("Python factory", "U-Net, any even size", f"{MODULES}:UNet", {"inputs": ["image:float32[batch,3,32,48]"]}),
+    ("Python factory", "U-Net", f"{MODULES}:UNet", {"inputs": ["image:float32[batch,3,32,48]"]}),
     ("Python factory", "detector head", f"{MODULES}:Detector", {"inputs": ["image:float32[batch,3,h,w]"]}),
     (
         "Python factory",

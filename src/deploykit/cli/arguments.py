@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _FILE_CALLABLE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 _RANDOM = re.compile(r"random(:\d+)?")
+# As in `deploykit.exporters.torch_weights`, which brings PyTorch.
+WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".th")
 # As in `deploykit.data.dataset`, which brings numpy.
 READABLE = (".npz", ".npy", ".csv", ".jsonl", ".parquet")
 

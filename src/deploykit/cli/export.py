@@ -78,7 +78,7 @@ def export(
         "inputs": arguments.inputs(input),
         "dims": arguments.dim_ranges(dim),
         "sample": arguments.optional_file(sample, "sample file", ".npz"),
-        "weights": arguments.optional_file(weights, "weights file", ".safetensors", ".pt", ".pth"),
+        "weights": arguments.optional_file(weights, "weights file", *arguments.WEIGHTS),
         "args": arguments.pairs(arg, "--arg"),
     }
     with ui.progress() as progress:

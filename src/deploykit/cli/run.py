@@ -105,7 +105,7 @@ def run(
         "inputs": arguments.inputs(input),
         "dims": arguments.dim_ranges(dim),
         "sample": arguments.optional_file(sample, "sample file", ".npz"),
-        "weights": arguments.optional_file(weights, "weights file", ".safetensors", ".pt", ".pth"),
+        "weights": arguments.optional_file(weights, "weights file", *arguments.WEIGHTS),
         "args": arguments.pairs(arg, "--arg"),
         "calib": arguments.data(calib, "--calib"),
         "eval": arguments.data(eval, "--eval"),

@@ -12,6 +12,7 @@ from deploykit.exporters.diagnosis import reason
 from deploykit.exporters.symbols import describe_inputs, described
 from deploykit.lazy import versions_of
 from deploykit.progress import OnProgress, silent
+from deploykit.reference import Reference
 from deploykit.report import Finding, note
 
 # Engines of today read it, and so do those of five years ago.
@@ -19,6 +20,8 @@ _OLDEST_IR = 8
 _SHOWN = 5
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import onnx
     import onnx_ir as ir
 
@@ -70,12 +73,38 @@ def prove_job(
     path = Path(original)
     loaded = graph.load(path)
     specs = described(graph.interface(loaded)[0], inputs, dims, path)
-    if not specs:
-        return compare_models(path, Path(model), dims=dims, seed=seed, on_progress=on_progress)
+    seen: dict[str, set[int]] = {}
     with io.scratch_folder() as folder:
-        describe_inputs(loaded, specs)
-        graph.save(loaded, Path(folder) / path.name)
-        return compare_models(Path(folder) / path.name, Path(model), dims=dims, seed=seed, on_progress=on_progress)
+        if specs:
+            describe_inputs(loaded, specs)
+            path = Path(folder) / path.name
+            graph.save(loaded, path)
+        del loaded  # its weights would stay beside those of the sessions
+        result = compare_models(
+            path,
+            Path(model),
+            dims=dims,
+            seed=seed,
+            opener=lambda file: _Noting(file, seen),
+            on_progress=on_progress,
+        )
+    return {**result, "proven": {name: sorted(sizes) for name, sizes in seen.items()}}
+
+
+class _Noting(Reference):
+    """A reference that notes the sizes of the symbolic dimensions it was run at."""
+
+    def __init__(self, model: Path, seen: dict[str, set[int]]) -> None:
+        super().__init__(model)
+        self._seen = seen
+
+    def predict(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        found = super().predict(feeds)
+        for spec in self.inputs:
+            for dim, size in zip(spec.shape or (), feeds[spec.name].shape, strict=False):
+                if isinstance(dim, str):
+                    self._seen.setdefault(dim, set()).add(int(size))
+        return found
 
 
 def _initializers_off_inputs(model: ir.Model) -> list[Finding]:

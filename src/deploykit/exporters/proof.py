@@ -36,11 +36,13 @@ _TRIES = 8
 class SourceSide:
     """The source as the reference side: samples that it refuses are left out, each sample is run once.
 
-    run: outputs by name in the source's framework. name: in messages ("the module").
+    run: outputs by name in the source's framework. name: in messages ("the module"). rows: first sizes of the first
+    input in the samples that the source took.
     """
 
     def __init__(self, run: Callable[[Feeds], Outputs], name: str) -> None:
         self.refused: list[Finding] = []
+        self.rows: set[int] = set()
         self._run = run
         self._name = name
         self._outputs: Outputs = {}
@@ -55,6 +57,7 @@ class SourceSide:
                 text = f"{self._name} itself fails on {shapes} ({reason(problem)}): not compared there"
                 self.refused.append(warning("DK624", text, hint="bound the sizes it takes: --dim NAME=MIN..MAX"))
                 continue
+            self.rows |= {array.shape[0] for array in list(sample.feeds.values())[:1] if array.ndim}
             yield sample
 
     def predict(self, feeds: Feeds) -> Outputs:

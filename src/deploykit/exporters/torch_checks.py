@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 _NORMALIZES = ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_impl_index", "cudnn_batch_norm")
 _SHOWN = 4
-# In a TorchScript node's place: `File "model.py", line 5`, and the line above the marks.
+# In a TorchScript node's place.
 _PLACE = re.compile(r'File "(?:[^"]*/)?(?P<file>[^"/]+)", line (?P<line>\d+)')
-_POINTED = re.compile(r"\n([^\n]*)\n[ ]*~+")
 
 
 @dataclasses.dataclass(slots=True)
@@ -133,7 +132,7 @@ def _differs(changed: Iterable[str], random: Iterable[_Seen], call: Call) -> Gat
         f"two runs of the same input differ in {names}: the module keeps state between calls, or is random in Python",
         code="DK685",
         context=_kept_state(call.module),
-        hint="take the state as an input of forward and return the new one, or export the part of the module that does: "
+        hint="take the state as an input of forward and return the new one, or export the part that does: "
         "def part(): return torch.jit.load('model.pt').part, in part.py"
         if isinstance(call.module, torch.jit.ScriptModule)
         else "take the state as an input of forward and return the new one; draw random numbers outside",
@@ -146,13 +145,16 @@ def _kept_state(module: torch.nn.Module) -> list[str]:
         return []
     graph = module.forward.graph.copy()
     torch._C._jit_pass_inline(graph)
+    code = module.code.splitlines()
     found: dict[str, str] = {}
     for node in graph.findAllNodes("prim::SetAttr", recurse=True):
-        place = _PLACE.search(node.sourceRange())
-        line = _POINTED.search(node.sourceRange())
+        name, place = node.s("name"), _PLACE.search(node.sourceRange())
+        # Published files often have no places: then the line of the code that is in the file.
+        lines = [at for at, line in enumerate(code, 1) if line.strip().startswith(f"self.{name} =")]
         where = f" at {place['file']}:{place['line']}" if place else ""
-        code = f": {line[1].strip()}" if line else ""
-        found.setdefault(node.s("name"), f"it keeps {node.s('name')!r}{where}{code}")
+        if not place and lines:
+            where = f" in line {lines[0]} of the code in the file: {code[lines[0] - 1].strip()}"
+        found.setdefault(name, f"it keeps {name!r}{where}")
     return list(found.values())[:_SHOWN]
 
 
