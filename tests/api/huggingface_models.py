@@ -159,3 +159,41 @@ def generated(path: str, prompt: list[int], tokens: int) -> list[int]:
     ids = torch.tensor([prompt])
     found = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens)
     return [int(token) for token in found[0, len(prompt) :]]
+
+
+def rank(folder: str, assets: str, model: str, pairs: str) -> dict[str, object]:
+    """How many anchors lie closer to their paraphrase than to the distractor, by PyTorch and by the ONNX.
+
+    Sentences are the mean of their tokens, of length 1; the tokenizer is the one beside the ONNX.
+    """
+    import numpy as np
+    import onnxruntime
+
+    tokenizer = tf.AutoTokenizer.from_pretrained(assets, local_files_only=True)
+    source = tf.AutoModel.from_pretrained(folder).eval()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    rows = [line.split("\t") for line in Path(pairs).read_text(encoding="utf-8").splitlines() if line.strip()]
+
+    def in_torch(feeds):
+        with torch.no_grad():
+            return source(**{name: torch.from_numpy(array) for name, array in feeds.items()}).last_hidden_state.numpy()
+
+    def in_onnx(feeds):
+        return session.run(["last_hidden_state"], feeds)[0]
+
+    found: dict[str, object] = {"pairs": len(rows)}
+    vectors = {}
+    for name, run in (("torch", in_torch), ("onnx", in_onnx)):
+        columns = []
+        for texts in zip(*rows, strict=True):
+            made = tokenizer(list(texts), padding=True, return_tensors="np")
+            feeds = {key: made[key].astype(np.int64) for key in ("input_ids", "attention_mask", "token_type_ids")}
+            mask = feeds["attention_mask"][..., None]
+            pooled = (run(feeds) * mask).sum(1) / mask.sum(1)
+            columns.append(pooled / np.linalg.norm(pooled, axis=1, keepdims=True))
+        anchor, paraphrase, distractor = columns
+        near, far = (anchor * paraphrase).sum(1), (anchor * distractor).sum(1)
+        found[name] = {"correct": int((near > far).sum()), "margin": float((near - far).mean())}
+        vectors[name] = np.stack(columns)
+    found["largest_difference"] = float(np.abs(vectors["torch"] - vectors["onnx"]).max())
+    return found
