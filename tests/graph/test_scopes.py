@@ -4,6 +4,8 @@ import pytest
 from deploykit import graph
 from deploykit.graph.scopes import scope_of
 
+PLACEHOLDER = "_empty_nn_module_stack_from_metadata_hook"  # written by PyTorch for nodes of no module
+
 
 def node(name="n", op="MatMul", **metadata):
     keys = {"names": "pkg.torch.onnx.name_scopes", "classes": "pkg.torch.onnx.class_hierarchy"}
@@ -16,6 +18,7 @@ def node(name="n", op="MatMul", **metadata):
         ("['', 'enc', 'enc.attn', 'mm']", "['m.Net', 'm.Enc', 'm.Attention', 'aten.mm']", "enc.attn (Attention)"),
         ("['', 'relu']", "['m.Net', 'aten.relu.default']", "Net"),
         ("['', 'enc', 'mm']", "", "enc"),
+        (f"['', '{PLACEHOLDER}', 'sym_size']", f"['m.Net', '{PLACEHOLDER}', 'aten.sym_size.int']", None),
         ("['', 'enc', 'mm']", "['m.Net']", "enc"),  # another tool cut it: no class is better than a wrong one
         ("['', 'enc', __import__('os')]", "", None),
         ("{'a': 1}", "", None),

@@ -112,6 +112,87 @@ def test_rows_fit_their_terminal(width):
     assert "75.0 %" in nnapi
 
 
+def test_many_sources_are_told_by_their_kind():
+    sources = ["the engine 1.2", "its front-end", *(f"{name} operator table" for name in "abcd")]
+    rows = [row(f"t{at}", None, "runs whole", counts=(1, 0, 0, 0), source=text) for at, text in enumerate(sources)]
+    few = text_of(Report("check", metrics={"targets": rows[:3]}))
+    assert few.count("judged by") == 3
+    many = text_of(Report("check", metrics={"targets": rows}))
+    assert "judged by what makes or runs it: t0, t1" in many
+    assert "judged by a table of its operators: the other 4 (--json names each source)" in many
+    tables = [row(f"t{at}", None, "runs whole", counts=(1, 0, 0, 0), source=f"{at} table") for at in range(6)]
+    assert "judged by tables of operators: all (" in text_of(Report("check", metrics={"targets": tables}))
+
+
+COMMAND = "`deploykit check a-model-with-a-long-name.onnx --target onnxruntime-web@webgl --fix -o fixed.onnx`"
+
+
+def test_a_command_is_never_broken_nor_said_twice(monkeypatch):
+    hints = [f"{COMMAND} may solve it (one)", f"{COMMAND} may solve it (two)", f"{COMMAND} may solve it (two)"]
+    findings = [failure("DK201", f"no {at}", target="coreml", hint=hint) for at, hint in enumerate(hints)]
+    monkeypatch.setenv("COLUMNS", "60")
+    text = text_of(Report("check", findings=findings, metrics=report().metrics))
+    assert [line for line in text.splitlines() if COMMAND in line] == [f"    hint: {COMMAND}"]
+    assert text.count("hint: the same --fix command may solve it (two)") == 1
+    assert text.count("hint: as above") == 1
+
+
+def test_findings_about_nodes_that_differ_in_quoted_names_only_are_one():
+    def refused(at):
+        told = f"refuses Reshape: input 1 'v{at}' of 'x' varies"
+        return failure("DK201", told, target="coreml", node=f"n{at}", op="Reshape")
+
+    metrics = report().metrics
+    findings = [refused(at) for at in range(3)]
+    assert "Reshape: input 1 '...' of 'x' varies" in text_of(Report("check", findings=findings, metrics=metrics))
+    assert "Reshape: input 1 'v0' of 'x' varies" in text_of(Report("check", findings=findings[:1], metrics=metrics))
+    for format in ("markdown", "html"):
+        assert render.render(Report("check", findings=findings, metrics=metrics), format).count("varies") == 1
+
+
+def test_a_node_with_another_hint_stands_with_those_that_are_refused_alike():
+    hints = ["simplify it", "simplify it", f"{COMMAND} may solve it"]
+    findings = [failure("DK201", "no If", target="coreml", node=str(at), hint=hint) for at, hint in enumerate(hints)]
+    shown = Report("check", findings=findings, metrics=report().metrics)
+    text = text_of(shown)
+    assert text.count("no If") == 1
+    assert text.index("hint: for 2 of 3: simplify it") < text.index("hint: for 1 of 3:")
+    assert f"  - hint: for 1 of 3: {COMMAND} may solve it" in render.render(shown, "markdown")
+    assert "for 1 of 3: <code>deploykit check a-model" in render.render(shown, "html")
+
+
+def test_what_a_hint_names_cannot_become_markup():
+    hint = "rename '`<img src=x>' or `run <b> | *this*`"
+    for odd in (hint, hint + " `"):
+        shown = Report("check", findings=[failure("DK201", "no", target="coreml", hint=odd)], metrics=report().metrics)
+        assert "<img" not in render.render(shown, "html")
+        assert re.search(r"(?<!\\)<img", re.sub(r"`[^`]*`", "", render.render(shown, "markdown"))) is None
+
+
+def test_a_check_of_many_targets_says_the_most_of_each_and_how_much_more_there_is():
+    rows = [row(f"t{at}", None, "does not run", counts=(0, 0, 9, 0)) for at in range(6)]
+    findings = [
+        failure("DK201", f"no operator {kind}", target=f"t{at}", node=f"n{kind}")
+        for at in range(6)
+        for kind in range(9)
+    ]
+    shown = Report("check", findings=findings, metrics={"targets": rows})
+    assert text_of(shown).count("no operator 4") == 6
+    assert text_of(shown).count("no operator 5") == 0
+    assert text_of(shown).count("and 4 findings more: --verbose, or --target t") == 6
+    assert text_of(shown, verbose=True).count("no operator 8") == 6
+
+
+def test_lines_below_a_mark_are_indented(monkeypatch):
+    long = failure("DK201", "word " * 40, target="coreml", node="n", op="Add", scope="module " * 20, hint="words " * 30)
+    monkeypatch.setenv("COLUMNS", "80")
+    text = text_of(Report("check", findings=[long], metrics=report().metrics))
+    said = text.partition("coreml@iOS17: does not run\n")[2].splitlines()
+    starts = {re.match(r" *(--> |hint: |error|)", line).group() for line in said[: said.index("")]}
+    assert starts == {"  error", "    ", "    --> ", "        ", "    hint: ", "          "}
+    assert max(map(len, said)) <= 80
+
+
 def test_colours_follow_the_verdict():
     class Terminal(io.StringIO):
         def isatty(self):

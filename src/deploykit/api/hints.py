@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 REFUSED_NODE = "DK201"
 NEEDS_BOUNDS = "DK520"
 REFUSED_WHOLE = "DK202"
+IN_PARTS = "DK212"
 BAD_INTERFACE = "DK529"
 # Suggested where nothing is known of a dimension; the user replaces it.
 _USUAL_LARGEST = 64
@@ -93,6 +94,8 @@ class Hints:
     def _hint(self, finding: Finding, target: str, stopped: Collection[str]) -> str:
         if finding.code == NEEDS_BOUNDS:
             return self._bounds(target) or finding.hint
+        if finding.code == IN_PARTS and not finding.hint:
+            return f"`{self._wanted.command(target, '--verbose')}` says why each of them is left"
         remedy = _without_fix(finding.hint)
         titles = self._titles_for(finding, stopped) if self._fixable and finding.severity != "note" else []
         if titles:

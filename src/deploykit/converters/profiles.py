@@ -124,8 +124,9 @@ def resolve_profiles(
             )
         elif any(isinstance(size, str) for size in spec.shape):
             open_dims = [s for s in spec.shape if isinstance(s, str) and (s not in dims or dims[s][1] is None)]
-            findings += [_unbounded(spec, symbol, dims, target) for symbol in dict.fromkeys(open_dims)]
-            if not open_dims:
+            if open_dims:
+                findings.append(_unbounded(spec, list(dict.fromkeys(open_dims)), dims, target))
+            else:
                 resolved[spec.name] = _from_dims(spec.shape, dims)
     return resolved, findings
 
@@ -139,14 +140,20 @@ def _from_dims(shape: Sequence[int | str], dims: Mapping[str, Sequence[int | Non
     ]
 
 
-def _unbounded(spec: TensorSpec, symbol: str, dims: Mapping[str, Sequence[int | None]], target: str) -> Finding:
-    low = (dims[symbol][0] if symbol in dims else None) or 1
+def _unbounded(
+    spec: TensorSpec, symbols: Sequence[str], dims: Mapping[str, Sequence[int | None]], target: str
+) -> Finding:
+    named = " and ".join(map(repr, symbols))
+    have = f"dimension {named}" if len(symbols) == 1 else f"dimensions {named}"
+    lows = {symbol: (dims[symbol][0] if symbol in dims else None) or 1 for symbol in symbols}
     return failure(
         "DK520",
-        f"dimension {symbol!r} of input {spec.name!r} ({spec.describe()}) has no upper bound, and {target} needs one",
+        f"{have} of input {spec.name!r} ({spec.describe()}) {'has' if len(symbols) == 1 else 'have'} no upper bound,"
+        f" and {target} needs one",
         target=target,
         tensor=spec.name,
-        hint=f"--dim {symbol}={low}..64 (choose the largest size you will use)",
+        hint=f"{' '.join(f'--dim {name}={low}..{max(64, low)}' for name, low in lows.items())}"
+        " (put in the largest sizes that you will use)",
     )
 
 

@@ -15,6 +15,8 @@ _NAMES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 # A list of texts, nothing else, of a length that a real program has: it comes out of a model file.
 _LONGEST = 10_000
+# What PyTorch 2.8 and later write for nodes that belong to no module, such as sizes of inputs.
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 _MODULE = re.compile(r"\w[\w.\-]*")
 
 
@@ -27,6 +29,8 @@ def scope_of(node: ir.Node) -> str | None:
     names, classes = _texts(node, _NAMES)[:-1], _texts(node, _CLASSES)[:-1]
     if names or classes:
         path = names[-1] if names else ""
+        if path == _NO_MODULE:
+            return None
         kind = classes[-1].rpartition(".")[2] if len(classes) == len(names) and classes else ""
         return f"{path} ({kind})" if path and kind else path or kind or None
     return _from_name(node.name or "", node.op_type)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from deploykit.opsupport.summary import REFUSED_WHOLE, NodeVerdict, TargetSummary
@@ -65,7 +66,9 @@ def _refused(node: NodeVerdict, summary: TargetSummary, label: str, *, lenient: 
 def _says(node: NodeVerdict) -> str:
     """Who said the reason, unless the reason itself says so."""
     said = node.verdict
-    return f" (says {said.source})" if said.source and said.source not in said.reason else ""
+    if not said.source or said.source in said.reason:
+        return ""
+    return f" ({said.source})" if said.source.startswith("measured ") else f" (says {said.source})"
 
 
 def _kind(reason: str) -> str:
@@ -84,9 +87,14 @@ def _in_pieces(summary: TargetSummary, label: str) -> Iterable[Finding]:
     pieces = f"in {summary.partitions} partitions, with copies between them"
     told = f"{summary.title} runs {'part of ' if summary.left else ''}the model "
     told += "in one partition" if summary.partitions == 1 else pieces
+    hint = "the copies take time: measure it"
     if summary.left:
-        told += f"; {len(summary.left)} of {len(summary.nodes)} nodes are left to {summary.leaves_to}"
-    yield warning("DK212", told, target=label, hint="the slower parts are those left to another engine")
+        counts = Counter(node.operator for node in summary.left)
+        listed = ", ".join(f"{number} {operator}" for operator, number in counts.most_common(_NAMED))
+        more = ", ..." if len(counts) > _NAMED else ""
+        told += f"; {len(summary.left)} of {len(summary.nodes)} nodes are left to {summary.leaves_to}: {listed}{more}"
+        hint = ""  # the notes say why each is left
+    yield warning("DK212", told, target=label, hint=hint)
 
 
 def _left(summary: TargetSummary, label: str) -> Iterable[Finding]:

@@ -252,7 +252,7 @@ def _describe(folder: Path, path: Path, saved: Sequence[SavedNode], seed: int) -
     lines = [_HEAD.format(model=path.name, seed=seed, index=INDEX)]
     for entry in saved:
         where = f" in {entry.scope}" if entry.scope else ""
-        said = f" (says {entry.source})" if entry.source else ""
+        said = f" (says {entry.source})" if entry.source and entry.source not in entry.reason else ""
         lines += [
             f"{entry.files[0]}",
             f"  node {entry.node!r} ({entry.op}){where}",

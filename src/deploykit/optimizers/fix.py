@@ -202,9 +202,12 @@ def _told(step: Step, state: State, *, done: bool) -> Finding:
     else:
         more = f" and {len(step.changes) - 1} more" if len(step.changes) > 1 else ""
         text = step.changes[0].text + more
-    said = [f"{label} {_says(counts, step)}" for label, counts in _targets(step, state).items()]
+    said = {label: _says(counts, step) for label, counts in _targets(step, state).items()}
+    if len(said) > 1 and len(set(said.values())) == 1:
+        said = {"each target": next(iter(said.values()))}
+    each = ", ".join(f"{who} {what}" for who, what in said.items())
     first = (step.removed or step.added or [""])[0]
-    told = f"{step.rewrite.name} ({step.rewrite.title}): {text}; {', '.join(said)}"
+    told = f"{step.rewrite.name} ({step.rewrite.title}): {text}; {each}"
     return note("DK236", told, node=first or None, op=step.operators.get(first))
 
 

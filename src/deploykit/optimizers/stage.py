@@ -285,7 +285,8 @@ def _copy(chosen: Candidate, output: Path) -> tuple[str, ...]:
 
 def _gained(candidate: Candidate, before: Candidate, outcome: Mapping[str, Any]) -> Finding:
     text = (
-        f"{candidate.engine}: {before.nodes} nodes became {candidate.nodes}, {before.size} bytes {candidate.size}; "
+        f"{candidate.engine}: {before.nodes} nodes became {candidate.nodes}, "
+        f"{before.size:,} bytes became {candidate.size:,}; "
         f"outputs equal on {outcome['samples']} random inputs"
     )
     return note("DK644", text)

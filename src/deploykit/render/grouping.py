@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,14 +12,36 @@ if TYPE_CHECKING:
 
     from deploykit.report import Finding
 
+_NAME = re.compile(r"'[^']*'")
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FindingGroup:
-    """Findings with the same code, severity, message and hint, in the order in which they were made."""
+    """Findings with the same code, severity and message, in the order in which they were made.
+
+    Messages about nodes are the same when they differ in quoted names only, such as those of the nodes' inputs; other
+    findings must have the same hint, too.
+    """
 
     findings: tuple[Finding, ...]
+
+    @property
+    def message(self) -> str:
+        """What all of them say; '...' stands for names that differ."""
+        first, *others = (finding.message for finding in self.findings)
+        names = [_NAME.findall(message) for message in others]
+        own = enumerate(_NAME.findall(first))
+        kept = iter([name if all(each[at] == name for each in names) else "'...'" for at, name in own])
+        return _NAME.sub(lambda _: next(kept), first)
+
+    @property
+    def hints(self) -> list[str]:
+        """What can be done, the most frequent first; where that differs from node to node, of how many it is true."""
+        counts = Counter(finding.hint for finding in self.findings if finding.hint)
+        if len(counts) < 2:
+            return list(counts)
+        return [f"for {number} of {len(self.findings)}: {hint}" for hint, number in counts.most_common()]
 
     @property
     def places(self) -> list[str]:
@@ -51,7 +75,8 @@ def grouped(findings: Iterable[Finding]) -> list[FindingGroup]:
     """The groups, errors first; within a severity in the order of their first finding."""
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     for finding in findings:
-        groups.setdefault((finding.severity, finding.code, finding.message, finding.hint), []).append(finding)
+        about = (finding.message, finding.hint) if finding.node is None else (_NAME.sub("''", finding.message), "")
+        groups.setdefault((finding.severity, finding.code, *about), []).append(finding)
     ordered = sorted(groups.values(), key=lambda group: _ORDER[group[0].severity])
     return [FindingGroup(tuple(group)) for group in ordered]
 

@@ -40,12 +40,11 @@ def _findings(findings: Iterable[Finding], *, targets: bool = True) -> list[str]
     lines = []
     for group in grouped(findings):
         head = group.findings[0]
-        lines.append(f"- **{head.severity} {head.code}**: {_text(head.message)}")
+        lines.append(f"- **{head.severity} {head.code}**: {_text(group.message)}")
         places = group.places if targets else group.spots
         lines += [f"  - at {_text(place)}" for place in places[:_PLACES]]
         lines += [f"  - and {len(places) - _PLACES} more like it"] if len(places) > _PLACES else []
-        if head.hint:
-            lines.append(f"  - hint: {_text(head.hint)}")
+        lines += [f"  - hint: {_with_commands(hint)}" for hint in group.hints]
     return lines
 
 
@@ -59,6 +58,14 @@ def _section(section: Section) -> list[str]:
     for line in section.lines:
         lines += [_text(line), ""]
     return lines
+
+
+def _with_commands(hint: str) -> str:
+    """A hint with its commands as code, which nothing inside of them can end."""
+    texts = printable(hint).split("`")
+    if len(texts) % 2 == 0:
+        return _text(hint)
+    return "".join(f"`{' '.join(text.split())}`" if at % 2 else _text(text) for at, text in enumerate(texts))
 
 
 def _text(text: str) -> str:

@@ -294,6 +294,28 @@ def _inspect(report: Report) -> list[Section]:
     ]
 
 
+def _simplify(report: Report) -> list[Section]:
+    """What each engine made of the model beside the original, and the comparison of the chosen one."""
+    metrics = report.metrics
+    if "candidates" not in metrics:
+        return _generic(report)
+    before, after = ((metrics["nodes"][when], metrics["bytes"][when]) for when in ("before", "after"))
+    rows = [
+        ("the original", *before),
+        *((made["engine"], made["nodes"], made["bytes"]) for made in metrics["candidates"]),
+    ]
+    kept = ("the original" if metrics["engine"] == "none" else metrics["engine"], *after)
+    if metrics.get("fusions"):
+        kept = (f"{kept[0]}, fused", *after)
+        rows.append(kept)
+    cells = [
+        (name, number(nodes), number(size), "kept" if (name, nodes, size) == kept else "") for name, nodes, size in rows
+    ]
+    made = _table("Engines", ("engine", "nodes", "bytes", ""), cells, ("nodes", "bytes"))
+    parity = metrics.get("parity") or {}
+    return [made, *([_parity("Against the original", parity)] if parity.get("outputs") else [])]
+
+
 # Facts for the cache, not for a person.
 _FOR_MACHINES = {"source_files"}
 
@@ -344,4 +366,5 @@ _LAYOUTS: dict[str, Callable[[Report], list[Section]]] = {
     "explain": _explain,
     "run": _run,
     "inspect": _inspect,
+    "simplify": _simplify,
 }

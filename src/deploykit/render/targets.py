@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
     from deploykit.report import Finding, Report
 
-COUNTS = ("supported", "conditional", "unsupported", "unknown")
-COLUMNS = ("target", "verdict", "nodes", *COUNTS, "MACs", "partitions")
+# The counts of a summary, and the words of the findings for them, which leave room at 80 columns.
+COUNTS = {"supported": "taken", "conditional": "cond.", "unsupported": "refused", "unknown": "unknown"}
+COLUMNS = ("target", "verdict", "nodes", *COUNTS.values(), "MACs", "partitions")
 NUMERIC = COLUMNS[2:]
-# What a narrow terminal can do without; the verdict says the partitions, and the counts add up to the nodes.
-DROPPABLE = ("partitions", "nodes", "unknown", "conditional")
+# What a narrow terminal can do without: the verdict says the partitions, and that something is unknown.
+DROPPABLE = ("partitions", "nodes", "unknown", "cond.")
+# Of so many sources each is told on a line of its own.
+_FEW = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,12 +53,18 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def judges(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Who judged which targets, a line for each source."""
+    """Who judged which targets: a line for each source, or a line for each kind of them where they are many."""
     who: dict[str, list[str]] = {}
     for row in rows:
         if row.get("source"):
             who.setdefault(row["source"], []).append(shown(row))
-    return [f"{', '.join(targets)}: judged by {source}" for source, targets in who.items()]
+    if len(who) <= _FEW:
+        return [f"{', '.join(targets)}: judged by {source}" for source, targets in who.items()]
+    itself = [name for source, targets in who.items() if not source.endswith(" table") for name in targets]
+    tables = sum(len(targets) for targets in who.values()) - len(itself)
+    lines = [f"judged by what makes or runs it: {', '.join(itself)}"] if itself else []
+    rest = f"judged by a table of its operators: the other {tables}" if itself else "judged by tables of operators: all"
+    return [*lines, *([f"{rest} (--json names each source)"] if tables else [])]
 
 
 def blocks(report: Report, findings: Iterable[Finding]) -> list[Block]:
