@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 
 import onnx
@@ -50,6 +51,18 @@ def test_extension_libraries_are_repeated_for_their_target(wanted):
     given = dataclasses.replace(wanted, libraries={"openvino": "/lib/my ops.so"})
     assert shlex.split(given.fixing("openvino"))[-2:] == ["--custom-ops", "/lib/my ops.so"]
     assert "--custom-ops" not in given.fixing("coreml@iOS17")
+
+
+def test_another_type_is_no_way_to_an_operator_that_is_missing(hint):
+    assert "float32 what was float64" in hint(failure("DK201", "no float64", node="up", hint="cast it"))
+    missing = "coreml refuses Neg: the coreml operator table does not have Neg"
+    assert hint(failure("DK201", missing, node="up", hint="make it otherwise")) == "make it otherwise"
+
+
+def test_partitions_lead_to_the_notes_that_say_why(hint):
+    text = hint(warning("DK212", "runs in 2 partitions; 1 of 3 nodes is left"))
+    assert re.fullmatch(r"`deploykit check .* --target coreml --verbose --dim n=2..` says why each .* left", text)
+    assert hint(warning("DK212", "runs in 2 partitions", hint="measure it")) == "measure it"
 
 
 def test_a_node_without_a_rewrite_keeps_its_remedy(hint):

@@ -32,6 +32,8 @@ _USUAL_LARGEST = 64
 # A command in a target's remedy. What it calls MODEL and OUT has names here.
 _COMMAND = re.compile(r"deploykit (?P<verb>\w+) MODEL(?P<rest>(?: -o OUT| --[\w-]+(?: (?!deploykit)[^\s,;()`]+)?)*)")
 _CLAUSES = re.compile(r"; otherwise:? |; |, or ")
+# What a table says of an operator that it does not know at all.
+_LACKS_IT = re.compile(r"table (lists no|does not have) ")
 _MADE = {"simplify": "simple", "check": "fixed", "quantize": "int8", "export": "exported"}
 _NOTHING_ELSE = "make this part of the model with other operators"
 
@@ -152,7 +154,8 @@ class Hints:
         if name not in self._applying and self._model is not None:
             self._applying[name] = [rewrite for rewrite in all_rewrites() if rewrite.applies(node, self._model)]
         fitting = [rewrite for rewrite in self._applying.get(name, ()) if interface or not rewrite.interface]
-        return [rewrite.title for rewrite in fitting if rewrite.is_called_for(reason)]
+        called = [rewrite for rewrite in fitting if rewrite.is_called_for(reason)]
+        return [rewrite.title for rewrite in called if not (rewrite.keeps_operator and _LACKS_IT.search(reason))]
 
     def _bounds(self, target: str) -> str:
         """The check with bounds for every dimension that has none."""

@@ -36,12 +36,15 @@ class Rewrite(abc.ABC):
     cannot hold one of them (`applies` is asked about the nodes that read or make that tensor), and is told loudly.
     answers: words in the reason of a refusal that call for it. A rewrite that has some is tried last where the reason
     has none of them, and not suggested there: it changes more than the node.
+    keeps_operator: whether the node stays one of its operator (of other types, with other inputs). Such a rewrite is
+    not suggested where it is the operator that a target lacks.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     interface: ClassVar[bool] = False
     answers: ClassVar[tuple[str, ...]] = ()
+    keeps_operator: ClassVar[bool] = False
 
     def is_called_for(self, reason: str) -> bool:
         """Whether a refusal with this reason may want it: always, unless it has words to look for."""

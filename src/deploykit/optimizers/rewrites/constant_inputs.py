@@ -32,6 +32,7 @@ class ConstantInputs(Rewrite):
 
     name: ClassVar[str] = "constant-inputs"
     title: ClassVar[str] = "computes inputs that depend on constants only"
+    keeps_operator: ClassVar[bool] = True
 
     def applies(self, node: ir.Node, model: ir.Model) -> bool:
         """Whether an input is computed from constants."""

@@ -28,6 +28,7 @@ class DoubleToFloat(Rewrite):
 
     name: ClassVar[str] = "double-to-float"
     title: ClassVar[str] = "computes in float32 what was float64"
+    keeps_operator: ClassVar[bool] = True
 
     def applies(self, node: ir.Node, model: ir.Model) -> bool:
         """Whether the node has to do with float64; `apply` looks at the whole model."""

@@ -112,6 +112,7 @@ class Retyping(Rewrite):
     sources: ClassVar[frozenset[ir.DataType]]
     target: ClassVar[ir.DataType]
     bound: ClassVar[str] = "fp32"
+    keeps_operator: ClassVar[bool] = True
 
     @abc.abstractmethod
     def is_exact(self, node: ir.Node, variable: TypeVariable) -> bool:
