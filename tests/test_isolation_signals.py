@@ -94,6 +94,24 @@ def test_a_worker_ended_on_purpose_keeps_no_request(worker, tmp_path):
     assert not list((tmp_path / "temporary").iterdir())
 
 
+def test_a_worker_that_ends_while_its_pool_does_keeps_no_request(worker, tmp_path):
+    process = worker.call("signal_vendor:me", {})
+
+    def end():
+        while not (tmp_path / "here").exists():
+            time.sleep(0.02)
+        worker.finish()
+        os.kill(process, signal.SIGKILL)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    with pytest.raises(VendorError) as caught:
+        worker.call("signal_vendor:hang", {"path": str(tmp_path / "here")})
+    thread.join()
+    assert caught.value.reproduce == ""
+    assert not list((tmp_path / "temporary").iterdir())
+
+
 def test_onnxruntime_phones_nobody_and_leaves_no_file(worker, tmp_path):
     worker.call("signal_vendor:run_a_session", {})
     assert not list((tmp_path / "temporary").iterdir())

@@ -73,7 +73,7 @@ class Worker:
             )
         self._log = Path(self._log_name).open("rb")  # noqa: SIM115 - lives as long as the process
         self._turn = threading.Lock()
-        self._killed = False
+        self._ending = False
         self._forget_log()
 
     def _forget_log(self) -> None:
@@ -195,7 +195,7 @@ class Worker:
             code="DK512" if timeout is not None else "DK511",
             log=log,
             # Ended on purpose, from another thread: nobody wants that again, and a request kept for it would stay.
-            reproduce="" if self._killed else self._reproduce(request),
+            reproduce="" if self._ending else self._reproduce(request),
             hint=hint,
         )
 
@@ -231,13 +231,14 @@ class Worker:
 
     def finish(self) -> None:
         """Tells the process that no request follows, without waiting for its end."""
+        self._ending = True
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
     def kill(self) -> None:
         """Stops the process at once."""
-        self._killed = True
+        self._ending = True
         if self.alive:
             self._process.kill()
         self.close()
