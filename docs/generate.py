@@ -16,6 +16,9 @@ from deploykit.optimizers.rewrites import all_rewrites
 from deploykit.parity import TOLERANCES
 from deploykit.pipeline.config import json_schema
 
+sys.path.insert(0, str(Path(__file__).parent))
+from sources_page import page
+
 DOCS = Path(__file__).parent
 
 
@@ -143,6 +146,10 @@ def rewrites() -> str:
     return "\n".join(lines) + "\n"
 
 
+def sources() -> str:
+    return page(DOCS.parent / "benchmarks" / "sources.json")
+
+
 FILES = {
     "coreml.md": coreml,
     "errors.md": errors,
@@ -150,6 +157,7 @@ FILES = {
     "deploykit.schema.json": schema,
     "coreml-ops.md": coreml_ops,
     "rewrites.md": rewrites,
+    "sources.md": sources,
 }
 
 

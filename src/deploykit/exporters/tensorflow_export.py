@@ -124,6 +124,7 @@ def _settle_inputs(model: ir.Model, source: LoadedSource) -> list[Finding]:
             dtype = ir.DataType.from_numpy(np.dtype(spec.dtype)) if spec.dtype != "string" else ir.DataType.STRING
             value = ir.Value(name=spec.name, type=ir.TensorType(dtype))
             model.graph.inputs.append(value)
+        if not list(value.uses()) and not value.is_graph_output():
             text = f"input {spec.name!r} has no influence on the outputs; it stays an input of the ONNX"
             found.append(note("DK619", text, tensor=spec.name))
         value.shape = ir.Shape(list(spec.shape or ()))
