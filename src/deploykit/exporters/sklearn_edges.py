@@ -131,11 +131,13 @@ class Edges:
         limit = 2 * _limit(values)
         if values.shape[1] == 1:
             return same & (np.abs(values[:, 0]) <= limit)
-        order = [str(item) for item in np.asarray(classes).tolist()]
-        place = np.array([order.index(str(item)) if str(item) in order else 0 for item in label.tolist()])
+        order = np.asarray(classes)
+        order = order.astype(label.dtype) if label.dtype.kind in "iu" else order.astype(str).astype(object)
+        hit = label[:, None] == order[None]
         if values.shape[1] != len(order):
             return np.zeros(len(off), bool)
-        return np.asarray(same & (values.max(axis=1) - values[np.arange(len(off)), place] <= limit))
+        likely = values.max(axis=1, keepdims=True) - values <= limit
+        return np.asarray(same & (hit & likely).any(axis=1))
 
     def _near(self, feeds: Feeds, off: Array) -> Array:
         """Rows where the file's answer lies among those that the model gives for inputs rounded otherwise."""

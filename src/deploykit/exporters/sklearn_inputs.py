@@ -93,13 +93,13 @@ def inputs_of(
         _check_text(spec, given, path)
         return Inputs((spec,), None, by_column=False, text=True)
     _refuse_other_tables(start, path)
-    count = getattr(model, "n_features_in_", None) or getattr(start, "n_features_in_", None)
+    count = getattr(model, "n_features_in_", None) or getattr(start, "n_features_in_", None) or _width(given)
     if count is None:
         raise UsageError(
             f"{path.name} does not say how many features it takes",
             code="DK672",
             file=path,
-            hint="--input 'X:float32[batch,30]'" if not given else "fit it on a table",
+            hint="--input 'X:float32[batch,30]'",
         )
     count = int(count)
     names = getattr(model, "feature_names_in_", None)
@@ -118,6 +118,12 @@ def inputs_of(
         return Inputs(_by_name(specs, given, path), known, by_column=True, empty_is_missing=missing)
     spec = TensorSpec("X", kinds[0] if kinds else "float32", ("batch", count))
     return Inputs((_whole(spec, given, path),), known, by_column=False, empty_is_missing=missing)
+
+
+def _width(given: Sequence[TensorSpec]) -> int | None:
+    """The number of features, where the user describes one matrix."""
+    shape = given[0].shape if len(given) == 1 else None
+    return shape[1] if shape is not None and len(shape) == 2 and isinstance(shape[1], int) else None
 
 
 def _takes_text(start: Any) -> bool:
