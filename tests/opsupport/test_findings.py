@@ -52,6 +52,15 @@ def test_conditions_are_notes_one_for_all_nodes_alike():
     assert "Conv 'n0', 'n1', 'n2' and 2 more like it on a condition: 'x' is small (says a table)" in found[0].message
 
 
+def test_a_condition_that_holds_for_several_operators_is_said_once():
+    narrowed = conditional("int64: narrowed", remedy="try it", source="a table")
+    nodes = [NodeVerdict(op.lower(), op, "", narrowed, kind="table") for op in ("Gather", "Shape", "Gather")]
+    other = NodeVerdict("c", "Cast", "", conditional("int64: narrowed", remedy="make it", source="a table"))
+    found = findings_of(summary(*nodes, other), "here")
+    assert [f.hint for f in found] == ["try it", "make it"]
+    assert "takes 'gather', 'shape', 'gather' (Gather, Shape) on a condition" in found[0].message
+
+
 def test_unknown_nodes_are_counted_apart_and_are_a_warning():
     found = summary(YES, UNKNOWN)
     assert told(found) == [("DK210", "warning", "n1")]
@@ -118,7 +127,7 @@ def test_nodes_left_to_the_other_engine_are_a_warning_and_no_refusal():
     assert found.runs
     assert found.verdict == "runs in 2 partitions"
     assert found.macs_share == pytest.approx(140 / 170)
-    assert "1 of 3 nodes are left to ONNX Runtime (cpu)" in findings_of(found, "here")[0].message
+    assert "1 of 3 nodes is left to ONNX Runtime (cpu): 1 " in findings_of(found, "here")[0].message
 
 
 def test_one_piece_with_something_left_is_not_the_whole():

@@ -92,23 +92,29 @@ def _in_pieces(summary: TargetSummary, label: str) -> Iterable[Finding]:
         counts = Counter(node.operator for node in summary.left)
         listed = ", ".join(f"{number} {operator}" for operator, number in counts.most_common(_NAMED))
         more = ", ..." if len(counts) > _NAMED else ""
-        told += f"; {len(summary.left)} of {len(summary.nodes)} nodes are left to {summary.leaves_to}: {listed}{more}"
+        told += f"; {len(summary.left)} of {len(summary.nodes)} nodes {'is' if len(summary.left) == 1 else 'are'} left"
+        told += f" to {summary.leaves_to}: {listed}{more}"
         hint = ""  # the notes say why each is left
     yield warning("DK212", told, target=label, hint=hint)
 
 
 def _left(summary: TargetSummary, label: str) -> Iterable[Finding]:
-    for nodes in _grouped(summary.left, lambda node: (node.operator, _kind(node.verdict.reason))):
+    for nodes in _grouped(summary.left, _cause):
         first = nodes[0]
         told = f"{summary.title} leaves {_named(nodes)} to {summary.leaves_to}: {first.verdict.reason}{_says(first)}"
         yield note("DK218", told, **_place(first, label), hint=first.verdict.remedy)
 
 
 def _conditional(summary: TargetSummary, label: str) -> Iterable[Finding]:
-    for nodes in _grouped(summary.of(Status.CONDITIONAL), lambda node: (node.operator, _kind(node.verdict.reason))):
+    for nodes in _grouped(summary.of(Status.CONDITIONAL), _cause):
         first = nodes[0]
         told = f"{summary.title} takes {_named(nodes)} on a condition: {first.verdict.reason}{_says(first)}"
         yield note("DK209", told, **_place(first, label), hint=first.verdict.remedy)
+
+
+def _cause(node: NodeVerdict) -> tuple[str, ...]:
+    """What nodes of any operator have in common: why, what to do, and who says so."""
+    return _kind(node.verdict.reason), node.verdict.remedy, node.verdict.source
 
 
 def _unknown(summary: TargetSummary, label: str) -> Iterable[Finding]:
