@@ -68,6 +68,20 @@ class FrozenTrace(nn.Module):
         return x[:, : len(list(x[0]))] * 2, y
 
 
+class Cond(nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(8, 4, num_layers=2, dropout=0.2, batch_first=True)
+
+    def forward(self, x):
+        return self.gru(x)[0]
+
+
 class AlwaysDropout(nn.Module):
     def forward(self, x):
         return nn.functional.dropout(x, 0.5)
@@ -288,3 +302,20 @@ def test_training_mode_that_a_file_has_kept_is_found(tmp_path, kind):
     report = deploykit.export(file, output=tmp_path / "out" / "x.onnx", **options)
     assert (report.exit_code, report.error.code) == (1, "DK685")
     assert "bernoulli" in " ".join(report.error.context)
+
+
+def test_a_branch_in_the_graph_is_taken_both_ways(source, tmp_path):
+    report = deploykit.export(source("Cond"), output=tmp_path / "x.onnx", inputs=["x:float32[3]"])
+    assert report.exit_code == 0, report.findings
+    for sign in (1, -1):
+        x = np.full(3, 3 * sign, np.float32)
+        np.testing.assert_array_equal(run(tmp_path / "x.onnx", {"x": x})["output"], x * 2 if sign > 0 else x - 1)
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_outputs_declare_the_sizes_that_they_follow(source, tmp_path, exporter):
+    out = tmp_path / "x.onnx"
+    report = deploykit.export(source("Recurrent"), output=out, inputs=["x:float32[b,length,8]"], exporter=exporter)
+    assert report.exit_code == 0
+    assert report.artifact.outputs[0].shape == ("b", "length", 4)
+    assert run(out, {"x": np.ones((2, 9, 8), np.float32)})["output"].shape == (2, 9, 4)

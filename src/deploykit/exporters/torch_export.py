@@ -56,8 +56,7 @@ def export_job(request: TorchRequest, output: str, opset: int | None, exporter: 
     with tempfile.TemporaryDirectory(prefix="deploykit-export-") as scratch:
         chosen, model, findings = _export(loaded, call, opset, exporter, Path(scratch), tables)
         findings = [*loaded.findings, *call.findings, *findings, *settle_interface(model, call)]
-        if chosen == "torchscript":
-            settle_outputs(model, call)
+        settle_outputs(model, call)
         graph.name_nodes(model)
         files = graph.save(model, Path(output))
     inputs, outputs = graph.interface(model)

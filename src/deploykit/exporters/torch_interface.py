@@ -13,6 +13,8 @@ from deploykit.exporters.torch_flat import flatten
 from deploykit.report import Finding, note
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from deploykit.exporters.torch_call import Call
 
 
@@ -49,8 +51,9 @@ def settle_interface(model: ir.Model, call: Call) -> list[Finding]:
 
 
 def settle_outputs(model: ir.Model, call: Call) -> None:
-    """Opens the sizes of outputs that a trace wrote as the example's numbers and that follow the inputs.
+    """Opens the sizes of outputs that an exporter wrote as the example's numbers and that follow the inputs.
 
+    Where it did, the sizes that it wrote of inner values are as little to be trusted: they are left out.
     Runs the module at a second set of sizes; where it takes none, the outputs' shapes are left as they are.
     """
     symbols = call.symbols
@@ -65,6 +68,7 @@ def settle_outputs(model: ir.Model, call: Call) -> None:
         ]
     except Exception:  # a size that the module does not take: the proof says so
         return
+    corrected = False
     runs = dict(zip(call.output_names, zip(*shapes, strict=True), strict=True))
     for value in model.graph.outputs:
         one, two = runs.get(str(value.name), ((), ()))
@@ -73,13 +77,29 @@ def settle_outputs(model: ir.Model, call: Call) -> None:
         dims: list[Any] = list(value.shape.dims)
         for axis, (a, b) in enumerate(zip(one, two, strict=True)):
             if a == b:
-                if isinstance(dims[axis], ir.SymbolicDim) and dims[axis].value not in symbols:
+                if _is_made_up(dims[axis], symbols):
                     dims[axis] = f"{value.name}_{axis}"  # instead of the exporter's own, made of its inner names
                 continue
             same = [name for name in symbols if (first[name], second[name]) == (a, b)]
+            corrected |= isinstance(dims[axis], int)
             if same or isinstance(dims[axis], int):
                 dims[axis] = same[0] if same else f"{value.name}_{axis}"
         value.shape = ir.Shape(dims)
+    if corrected:
+        for node in graph.all_nodes(model):
+            for value in node.outputs:
+                if not value.is_graph_output():
+                    value.shape = None
+
+
+def _is_made_up(dim: Any, symbols: Collection[str]) -> bool:
+    """Whether it is a name that an exporter made of its inner names, and no expression of the symbols."""
+    return (
+        isinstance(dim, ir.SymbolicDim)
+        and bool(dim.value)
+        and str(dim.value).isidentifier()
+        and dim.value not in symbols
+    )
 
 
 def _sizes(call: Call, name: str) -> list[tuple[str, int]]:
