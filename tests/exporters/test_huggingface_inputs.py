@@ -153,6 +153,27 @@ def test_a_described_input_replaces_the_inferred_one(tmp_path):
         assert refused.value.code == "DK620"
 
 
+def test_a_number_in_one_input_is_one_in_all_that_share_the_dimension(tmp_path):
+    given = TensorSpec("input_ids", "int32", (1, 16)).as_dict()
+    found = inputs_of(Model(vocab_size=50), task(), tmp_path, [given], {})
+    assert [(spec.dtype, spec.shape) for spec in found.specs] == [("int32", (1, 16)), ("int64", (1, 16))]
+
+
+@pytest.mark.parametrize("shape", [("batch", SEQUENCE), (BATCH, SEQUENCE, 3)])
+def test_shared_dimensions_keep_their_names_and_ranks(tmp_path, shape):
+    given = TensorSpec("input_ids", "int64", shape).as_dict()
+    with pytest.raises(UsageError) as refused:
+        inputs_of(Model(vocab_size=50), task(), tmp_path, [given], {})
+    assert "input_ids:int64[batch_size,sequence_length]" in refused.value.hint
+
+
+def test_bounds_beyond_the_models_positions_are_refused(tmp_path):
+    with pytest.raises(UsageError) as refused:
+        inputs_of(Model(vocab_size=50, max_position_embeddings=20), task(), tmp_path, [], {SEQUENCE: [1, 64]})
+    assert "has 20 positions" in refused.value.message
+    assert refused.value.hint == "--dim sequence_length=1..20"
+
+
 def test_random_feeds_are_the_same_for_the_same_seed():
     sizes = {BATCH: 2, SEQUENCE: 3, PAST: 1}
     first, second, other = (with_cache().feeds(sizes, seed) for seed in ((0, 1), (0, 1), (0, 2)))

@@ -165,8 +165,10 @@ def inputs_of(
                 context=[format_input(spec) for spec in specs],
                 hint=f"inputs: {', '.join(known)}",
             )
-    specs = [described.get(spec.name, spec) for spec in specs]
-    ranges = _narrowed(specs, ranges, dims, folder)
+    numbers: dict[str, list[int | None]] = {}
+    specs = [_as_described(spec, described.get(spec.name, spec), numbers, folder) for spec in specs]
+    ranges = _narrowed(specs, ranges, {**dims, **numbers}, folder)
+    _check_room(ranges, limit, folder)
     fixed = {name: bounds.minimum for name, bounds in ranges.items() if bounds.minimum == bounds.maximum}
     return Inputs(
         tuple(dataclasses.replace(spec, shape=_fixed(spec.shape or (), fixed)) for spec in specs),
@@ -177,6 +179,43 @@ def inputs_of(
             "token_type_ids": int(getattr(config, "type_vocab_size", 2) or 2),
         },
     )
+
+
+def _as_described(
+    inferred: TensorSpec, given: TensorSpec, numbers: dict[str, list[int | None]], folder: Path
+) -> TensorSpec:
+    """The input as the user has it; a number for a symbol is noted, since other inputs share it.
+
+    Raises UsageError (DK620) for another rank, and for another name of a symbol that inputs share.
+    """
+    wanted, shape = inferred.shape or (), given.shape or ()
+    if len(wanted) != len(shape) or any(
+        isinstance(old, str) and isinstance(new, str) and old != new for old, new in zip(wanted, shape, strict=True)
+    ):
+        raise UsageError(
+            f"--input {given.name!r} is described as {given.describe()}, and it is {inferred.describe()}",
+            code="DK620",
+            file=folder,
+            hint=f"keep the names of its dimensions: {format_input(inferred)}",
+        )
+    dims: list[int | str] = []
+    for old, new in zip(wanted, shape, strict=True):
+        if isinstance(old, str) and isinstance(new, int) and " + " not in old:
+            numbers[old] = [new, new]
+        dims.append(old if isinstance(old, str) else new)
+    return TensorSpec(given.name, given.dtype, tuple(dims))
+
+
+def _check_room(ranges: Mapping[str, DimRange], limit: int | None, folder: Path) -> None:
+    for name in (SEQUENCE, PAST):
+        most = ranges[name].maximum if name in ranges else None
+        if limit is not None and most is not None and most > limit:
+            raise UsageError(
+                f"--dim {name} goes up to {most}, and the model has {limit} positions",
+                code="DK620",
+                file=folder,
+                hint=f"--dim {name}={min(ranges[name].minimum, limit)}..{limit}",
+            )
 
 
 def _narrowed(

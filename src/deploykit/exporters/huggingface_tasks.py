@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import transformers
@@ -13,7 +14,6 @@ from deploykit.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -159,3 +159,9 @@ def read_config(path: Path) -> Any:
             file=path,
             hint="compare it with the model's original config.json",
         ) from problem
+
+
+def task_job(folder: str, task: str | None = None) -> dict[str, Any]:
+    """The task of a folder's configuration, and those that fit it: {"task", "fitting"}; JSON, for a worker."""
+    config = read_config(Path(folder))
+    return {"task": choose_task(config, task, Path(folder))[0].name, "fitting": fitting_tasks(config)}
