@@ -308,6 +308,7 @@ def test_the_next_command_converts_the_result_with_the_shapes_that_its_target_ne
     (step,) = [finding.hint for finding in report.findings if finding.code == "DK242"]
     assert step.startswith(f"`deploykit convert {tmp_path}/fixed.onnx --to coreml -o {tmp_path}/fixed.mlpackage")
     assert "--profile x=1x4:8x4:64x4" in step
+    assert "--dim batch=1.." in step
     words = shlex.split(step.strip("`"))[1:]
     assert typer.main.get_command(app.app).main([*words, "--quiet"], "deploykit", standalone_mode=False) == 0
     assert (tmp_path / "fixed.mlpackage").is_dir()

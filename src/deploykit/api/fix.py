@@ -74,6 +74,8 @@ def next_steps(wanted: Wanted, output: Path, summaries: Sequence[TargetSummary])
         if not summary.runs or target.converter is None:
             continue
         words = ["deploykit", "convert", str(output), "--to", name, "-o", str(output.with_suffix(target.suffix))]
+        for symbol, (low, high) in wanted.dims.items():
+            words += ["--dim", f"{symbol}={low or 1}..{'' if high is None else high}"]
         words += wanted.extensions(name)
         text = f"{target.title}: the result {summary.verdict}"
         if any(finding.code == NEEDS_BOUNDS for finding in summary.findings):

@@ -158,7 +158,9 @@ def _accuracy(value: Any) -> str:
 
 
 def _check(report: Report) -> list[Section]:
-    return [_check_table(report.metrics.get("targets", []))]
+    parity = report.metrics.get("parity") or {}  # of a model that --fix wrote
+    proof = [_parity("Against the original", parity)] if parity.get("outputs") else []
+    return [_check_table(report.metrics.get("targets", [])), *proof]
 
 
 def _check_table(rows: Sequence[dict[str, Any]]) -> Section:
