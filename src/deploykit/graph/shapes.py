@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # Tensors up to this size may hold shapes, axes and pads, which inference reads; larger ones are weights.
 _MAY_BE_READ = 1024
+# Before this version of the file format every initializer had to be an input, too.
+_INPUTS_ARE_DEFAULTS = 4
 
 
 def infer_shapes(model: ir.Model) -> ir.Model:
@@ -86,13 +88,19 @@ def _merge(value: ir.Value, inferred: ir.Value) -> None:
 
 @contextlib.contextmanager
 def _without_weights(model: ir.Model) -> Iterator[None]:
-    """Large initializers stand outside for a moment: inference asks for their dtype and shape only."""
+    """Large initializers stand outside for a moment: inference asks for their dtype and shape only.
+
+    So do the defaults of inputs: a caller may give another value, and another shape follows.
+    """
     swapped = []
     try:
         for graph in model.graphs():
             for value in graph.initializers.values():
                 tensor = value.const_value
-                if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes <= _MAY_BE_READ:
+                default = value.is_graph_input() and model.ir_version >= _INPUTS_ARE_DEFAULTS
+                if tensor is None or tensor.dtype == ir.DataType.STRING:
+                    continue
+                if tensor.nbytes <= _MAY_BE_READ and not default:
                     continue
                 swapped.append((value, tensor))
                 value.const_value = ir.ExternalTensor(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from deploykit import graph
 from deploykit.equivalence import random_nodes, unknown_nodes
 from deploykit.optimizers.manager import Pass
 
@@ -13,20 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
 # Engines fuse each Q/DQ pair with its own consumer: sharing one breaks the pattern.
-_KEPT = {"QuantizeLinear", "DequantizeLinear", "Constant"}
+_KEPT = {"QuantizeLinear", "DequantizeLinear", "Constant", "Dropout"}
 _MAX_TENSOR = 64
 
 
 class ShareCommonSubexpressions(Pass):
     """Uses one node for several with the same operator, attributes and inputs, within one graph.
 
-    Kept: nodes that make a graph output (each output keeps its own), random and custom operators, nodes with
-    subgraphs, and quantization.
+    Kept: nodes that make a graph output (each output keeps its own), random and custom operators, functions (which may
+    be random inside), nodes with subgraphs, and quantization.
     """
 
     def run(self, model: ir.Model) -> bool:
         """Whether a node was replaced by an equal one."""
-        kept = {id(node) for node in (*random_nodes(model), *unknown_nodes(model))}
+        functions = {(function.domain, function.name) for function in model.functions.values()}
+        called = (node for node in graph.all_nodes(model) if (node.domain, node.op_type) in functions)
+        kept = {id(node) for node in (*random_nodes(model), *unknown_nodes(model), *called)}
         changed = False
         for scope in model.graphs():
             changed = self._share(scope, kept) or changed
@@ -43,6 +46,8 @@ class ShareCommonSubexpressions(Pass):
             if first is node or any(output.is_graph_output() for output in node.outputs):
                 continue
             for old, new in zip(node.outputs, first.outputs, strict=True):
+                if old.uses() and not new.name:  # an output that the first one left out
+                    new.name, old.name = old.name, None
                 old.replace_all_uses_with(new)
             if node.graph is not None:
                 node.graph.remove(node, safe=True)

@@ -22,6 +22,27 @@ _NAMED: dict[str, Callable[[ir.Attr], Array]] = {
 }
 
 
+# Of two numbers that cancel so far nothing is left but rounding, by bytes of the type.
+_CANCELLED = {2: 2.0**-9, 4: 2.0**-15, 8: 2.0**-44}
+
+
+# What adding and subtracting a number does to others by rounding, and nobody notices.
+_UNSEEN = 1e-4
+
+
+def cancels(a: Array, b: Array, dtype: Any) -> bool:
+    """Whether some sum of large numbers is nothing beside them: x + 2^23 - 2^23 is how x is rounded to integers."""
+    largest = np.maximum(np.abs(a), np.abs(b))
+    rounds = largest * float(np.finfo(dtype).eps) > _UNSEEN
+    return bool((rounds & (np.abs(a + b) < largest * _CANCELLED[np.dtype(dtype).itemsize])).any())
+
+
+def vanishes(a: Array, b: Array, dtype: Any) -> bool:
+    """Whether some product of the two is too small for the type, though neither is zero."""
+    product = np.abs(a * b)
+    return bool(((product < float(np.finfo(dtype).tiny)) & (a != 0) & (b != 0)).any())
+
+
 class Constants:
     """The constants of one model.
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from deploykit.equivalence import random_nodes, unknown_nodes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -61,7 +63,8 @@ def bypass(node: ir.Node, source: ir.Value | None = None) -> bool:
         name, shape, kind = output.name, output.shape, output.type
         output.replace_all_uses_with(source, replace_graph_outputs=True)
         owner.remove(node, safe=True)
-        source.name, source.shape, source.type = name, shape or source.shape, kind or source.type
+        source.name, source.type = name, kind or source.type
+        source.shape = source.shape if shape is None else shape
         return True
     output.replace_all_uses_with(source)
     owner.remove(node, safe=True)
@@ -93,6 +96,22 @@ def release(scope: ir.Graph) -> None:
         for body in bodies(node):
             release(body)
         scope.remove(node, safe=True)
+
+
+def kept_nodes(model: ir.Model) -> set[int]:
+    """Identities of nodes that no pass takes away: random and custom ones, and those with such in their bodies."""
+    kept = {id(node) for node in (*random_nodes(model), *unknown_nodes(model))}
+    return _holders(model.graph, kept) | kept if kept else kept
+
+
+def _holders(scope: ir.Graph, kept: set[int]) -> set[int]:
+    found = set()
+    for node in scope:
+        for body in bodies(node):
+            inside = _holders(body, kept)
+            if inside or any(id(inner) in kept for inner in body):
+                found |= inside | {id(node)}
+    return found
 
 
 def bodies(node: ir.Node) -> list[ir.Graph]:

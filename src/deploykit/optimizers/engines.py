@@ -76,7 +76,7 @@ def _measured(model: ir.Model) -> dict[str, Any]:
 def fix_dims_job(model: str, output: str, dims: dict[str, int]) -> list[str]:
     """Writes the model with numbers in the place of symbolic dimensions; returns the names of the files.
 
-    Inferred shapes inside are dropped: the engines infer them again.
+    Outputs declare the sizes that follow. Inferred shapes inside are dropped: the engines infer them again.
     """
     loaded = graph.load(Path(model))
     for scope in loaded.graphs():
@@ -88,6 +88,11 @@ def fix_dims_job(model: str, output: str, dims: dict[str, int]) -> list[str]:
             if value.shape is not None:
                 sizes = [dims.get(str(getattr(dim, "value", "")), dim) for dim in value.shape.dims]
                 value.shape = type(value.shape)(sizes)
+    graph.infer_shapes(loaded)
+    for node in graph.all_nodes(loaded):
+        for value in node.outputs:
+            if not value.is_graph_output():
+                value.shape = None
     return list(graph.save(loaded, Path(output)))
 
 

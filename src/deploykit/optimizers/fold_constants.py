@@ -52,6 +52,7 @@ _FOLDED = frozenset(
 _LARGEST_ON_THE_WAY = 16 << 20
 # A product of matrices takes more time than it has elements; weights are not multiplied with one another here.
 _LARGEST_PRODUCT = 1 << 20
+_SOFTMAX_OF_ONE_AXIS = 13
 _NODE_BYTES = 64  # a node in a file, with its names
 _SMALLEST_BUDGET = 4096
 
@@ -96,7 +97,11 @@ class _Folding:
         return self._constants.array(value) if found is None else found
 
     def try_node(self, node: ir.Node) -> None:
-        if node.op_type not in _FOLDED or len(node.outputs) != 1:
+        dtype = node.outputs[0].dtype if len(node.outputs) == 1 else None
+        # How numbers are written as text is not the same everywhere; Softmax was another operator before version 13.
+        if node.op_type not in _FOLDED or dtype is None or dtype == ir.DataType.STRING:
+            return
+        if node.op_type == "Softmax" and self._version < _SOFTMAX_OF_ONE_AXIS:
             return
         if any(given.is_ref() for given in node.attributes.values()):
             return
@@ -110,8 +115,7 @@ class _Folding:
         if _size(node, arrays) > max(_LARGEST_ON_THE_WAY, read):
             return
         result = _computed(node, self._version, arrays)
-        dtype = node.outputs[0].dtype
-        if result is None or (dtype is not None and np.dtype(dtype.numpy()) != result.dtype):
+        if result is None or np.dtype(dtype.numpy()) != result.dtype or not _is_exact(node, arrays, result):
             return
         self._known[node.outputs[0]] = result
         self._folded[node] = None
@@ -190,6 +194,15 @@ def _plain(tensor: ir.TensorProtocol) -> bool:
     return tensor.dtype == ir.DataType.BOOL or (
         tensor.dtype != ir.DataType.STRING and tensor.dtype.numpy().kind in "iuf"
     )
+
+
+def _is_exact(node: ir.Node, arrays: Sequence[Array | None], result: Array) -> bool:
+    """False for powers that integers of this type may not hold: engines compute them in floats."""
+    if node.op_type != "Pow" or result.dtype.kind not in "iu":
+        return True
+    given = [array.astype(np.float64) for array in arrays if array is not None]
+    with np.errstate(all="ignore"):
+        return bool((np.abs(np.power(*given)) < np.iinfo(np.int32).max).all())
 
 
 def _computed(node: ir.Node, version: int, arrays: Sequence[Array | None]) -> Array | None:

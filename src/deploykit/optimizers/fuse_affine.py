@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from deploykit.optimizers.constants import Constants
+from deploykit.optimizers.constants import Constants, cancels
 from deploykit.optimizers.editing import (
     bypass,
     input_at,
@@ -89,6 +89,7 @@ class _Base:
     bias: int = 2
     bias_factor: float = 1.0
     takes_shift: bool = True
+    cancelled: bool = False
 
     def apply(self, affine: Affine) -> bool:
         """Whether the new weights are finite in their dtype, and stand in the node now."""
@@ -99,10 +100,10 @@ class _Base:
             return False
         scale = np.broadcast_to(affine.scale, (self.channels,))
         dtype = old.dtype.numpy()
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
             weights = self.scaled(scale).astype(dtype)
         bias = self._bias(affine, scale, dtype)
-        if not np.isfinite(weights).all() or (bias is not None and not np.isfinite(bias).all()):
+        if self.cancelled or not np.isfinite(weights).all() or (bias is not None and not np.isfinite(bias).all()):
             return False
         # Fresh constants: no other node sees them change.
         stem = old.name or "weight"
@@ -122,7 +123,9 @@ class _Base:
         if given is None and not affine.shift.any():
             return None
         before = np.zeros(1) if known is None else known.astype(np.float64).reshape(-1) * self.bias_factor
-        shifted = before * scale + affine.shift
+        scaled = np.broadcast_to(before * scale, (self.channels,))
+        self.cancelled = cancels(scaled, affine.shift, dtype)
+        shifted = scaled + affine.shift
         return np.ascontiguousarray(np.broadcast_to(shifted, (self.channels,))).astype(dtype)
 
 
@@ -251,7 +254,7 @@ def _affine(node: ir.Node, at: int, rank: int, channels: int, axis: int, constan
 
 def _normalization(node: ir.Node, data: ir.Value, channels: int, constants: Constants) -> Affine | None:
     statistics = [constants.tensor(input_at(node, index)) for index in range(1, 5)]
-    if integer(node, "training_mode") or any(output.uses() for output in node.outputs[1:]):
+    if integer(node, "training_mode") or len(node.outputs) > 1:  # statistics are outputs of training
         return None
     if any(tensor is None or tensor.dtype not in _FLOATS or tensor.size != channels for tensor in statistics):
         return None

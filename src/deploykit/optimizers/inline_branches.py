@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from deploykit.optimizers.constants import Constants
-from deploykit.optimizers.editing import bodies, nodes_of, release
+from deploykit.optimizers.editing import bodies, kept_nodes, nodes_of, release
 from deploykit.optimizers.manager import Pass
 
 if TYPE_CHECKING:
@@ -24,13 +24,16 @@ class InlineBranches(Pass):
 
     def run(self, model: ir.Model) -> bool:
         """Whether a branch was moved."""
-        constants = Constants(model)
+        constants, kept = Constants(model), kept_nodes(model)
         changed = False
         for node in nodes_of(model, "If"):
             condition = constants.array(node.inputs[0], 1)
             if condition is None or condition.size != 1 or not _is_attached(node, model):
                 continue
             branch = node.attributes.get("then_branch" if condition.item() else "else_branch")
+            left = [body for body in bodies(node) if branch is not None and body is not branch.as_graph()]
+            if any(id(inner) in kept for body in left for inner in body):
+                continue  # random and custom nodes stay, though they are never run
             if branch is not None and not branch.is_ref():
                 _inline(node, branch.as_graph(), model)
                 changed = True
@@ -68,7 +71,8 @@ def _inline(node: ir.Node, branch: ir.Graph, model: ir.Model) -> None:
             owner.insert_before(node, copied)
             result = copied.outputs[0]
         handed.add(id(result))
-        result.shape, result.type = old.shape or result.shape, old.type or result.type
+        result.shape = result.shape if old.shape is None else old.shape
+        result.type = old.type or result.type
         name = old.name
         old.replace_all_uses_with(result, replace_graph_outputs=True)
         old.name, result.name = None, name

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.optimizers.constants import Constants
+from deploykit.optimizers.constants import Constants, cancels, vanishes
 from deploykit.optimizers.editing import makes, nodes_of, put, same_graph, standard_opset, used_once
 from deploykit.optimizers.manager import Pass
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _SINCE = 7
 _MERGED = {"Mul": np.multiply, "Add": np.add}
+_LOST = {"Mul": vanishes, "Add": cancels}
 
 
 class MergeConstants(Pass):
@@ -46,9 +47,11 @@ def _merge(node: ir.Node, at: int, constants: Constants) -> bool:
         a, b = first.numpy(), outer.numpy()
         if a.dtype.kind != "f":
             return False
-        with np.errstate(over="ignore"):
-            merged = _MERGED[node.op_type](a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
-        if merged.size > max(a.size, b.size) or not np.isfinite(merged).all():
+        wide = a.astype(np.float64), b.astype(np.float64)
+        with np.errstate(all="ignore"):
+            merged = _MERGED[node.op_type](*wide).astype(a.dtype)
+            lost = _LOST[node.op_type](*wide, a.dtype)
+        if lost or merged.size > max(a.size, b.size) or not np.isfinite(merged).all():
             return False
         name = node.inputs[1 - at]
         put(

@@ -79,16 +79,16 @@ def _keeps_values(source: ir.DataType, to: ir.DataType) -> bool:
     """Whether each value of one type is a value of the other."""
     if ir.DataType.STRING in (source, to) or source == to:
         return source == to
-    wide = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE}
-    if source in wide and to in wide:
+    if source in _WIDE and to in _WIDE:
         return (source, to) not in _NARROWING and to in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-    if source in wide or to not in _INTEGERS | {ir.DataType.FLOAT, ir.DataType.DOUBLE}:
+    if source in _WIDE or to not in _INTEGERS | {ir.DataType.FLOAT, ir.DataType.DOUBLE}:
         return False
     if source == ir.DataType.BOOL:
         return True
     return source in _INTEGERS and bool(np.can_cast(source.numpy(), to.numpy(), "safe"))
 
 
+_WIDE = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE}
 _NARROWING = {(ir.DataType.DOUBLE, ir.DataType.FLOAT)}
 _INTEGERS = {getattr(ir.DataType, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)}
 
@@ -112,7 +112,10 @@ def _concats(node: ir.Node, constants: Constants) -> bool:
 
 def _relus(node: ir.Node, constants: Constants) -> bool:
     del constants
-    return makes(node.inputs[0], "Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs") is not None and bypass(node)
+    # Of floats: the smallest integer has no absolute value.
+    floats = node.outputs[0].dtype in _WIDE
+    positive = makes(node.inputs[0], "Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs")
+    return floats and positive is not None and bypass(node)
 
 
 def _slices(node: ir.Node, constants: Constants) -> bool:

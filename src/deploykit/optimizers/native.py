@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.optimizers.common_subexpressions import ShareCommonSubexpressions
 from deploykit.optimizers.dead_nodes import RemoveDeadNodes
+from deploykit.optimizers.declared_shapes import DeclaredShapes
 from deploykit.optimizers.drop_expand import DropExpand
 from deploykit.optimizers.drop_zero_state import DropZeroState
 from deploykit.optimizers.fold_constants import FoldConstants
@@ -56,5 +57,7 @@ def simplify_natively(model: ir.Model, size: int, *, exact: bool = False) -> ir.
         ShareCommonSubexpressions(),
         RemoveDeadNodes(),
     ]
+    declared = DeclaredShapes(model)
     PassManager([step for step in passes if not (exact and isinstance(step, _ROUNDING))]).run(model)
+    declared.give_back(model)
     return model

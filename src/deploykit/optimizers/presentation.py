@@ -16,7 +16,8 @@ class Presentation:
     """What a file says besides its graph, and the declared shapes of its inputs and outputs.
 
     Engines write their options and inferred shapes into the file, rename dimensions, and name nodes or not. A size that
-    an engine made of a named dimension stays visible: that is a changed interface, for the comparison to refuse.
+    an engine made of a named dimension of an input stays visible: that is a changed interface, for the comparison to
+    refuse. Outputs are declared as before: their sizes follow from the inputs, and the comparison computes them.
     """
 
     metadata: dict[str, str]
@@ -68,10 +69,14 @@ class Presentation:
         for value in _inner_values(model):
             if value.name not in self.shown:
                 value.shape = value.type = None
-        for value in (*model.graph.inputs, *model.graph.outputs):
+        for value in model.graph.inputs:
             before = self.shapes.get(value.name or "")
             if before is not None:
                 _restore_shape(value, before)
+        for value in model.graph.outputs:
+            before = self.shapes.get(value.name or "")
+            if before is not None and (value.shape is None or len(value.shape) == len(before)):
+                value.shape = before.copy()
         # A file without names gets none: they would be most of what a small one has.
         if self.names_nodes:
             graph.name_nodes(model)

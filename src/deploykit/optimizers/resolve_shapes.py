@@ -58,7 +58,7 @@ class _Resolving:
             rule = _RULES.get(node.op_type)
             if rule is not None and len(node.outputs) == 1:
                 found = rule(self, node)
-                if found is not None:
+                if found is not None and _fits(found[0], node.outputs[0].dtype):
                     self._entries[node.outputs[0]] = found
         for node in once_run(self._model):
             if node.op_type in ("Reshape", "Expand") and len(node.inputs) == 2:
@@ -119,11 +119,20 @@ class _Resolving:
         return True
 
 
+def _fits(entries: Entries, dtype: ir.DataType | None) -> bool:
+    """Whether the numbers are values of the type: beyond it integers wrap around, which is not followed here."""
+    if dtype not in (ir.DataType.INT32, ir.DataType.INT64):
+        return False
+    limits = np.iinfo(dtype.numpy())
+    return all(limits.min <= entry <= limits.max for entry in entries if isinstance(entry, int))
+
+
 def _reshaped(node: ir.Node, entries: Entries, dims: Entries | None) -> list[int] | None:
     """The shape with 0 for sizes that stay where they are, and -1 for the only one that is not known."""
     if integer(node, "allowzero"):
         return None
     wanted: list[int] = []
+    known = -1 in entries
     for at, entry in enumerate(entries):
         if isinstance(entry, int):
             if entry == 0 or entry < -1:
@@ -133,8 +142,8 @@ def _reshaped(node: ir.Node, entries: Entries, dims: Entries | None) -> list[int
             wanted.append(0)
         else:
             wanted.append(-1)
-    if wanted.count(-1) > 1:
-        return None
+    if wanted.count(-1) > 1 or (-1 in wanted and 0 in wanted and not known):
+        return None  # nothing follows for -1 where a size that is copied happens to be zero
     if wanted.count(0) == 1 and -1 not in wanted:
         wanted[wanted.index(0)] = -1  # the same, and what other tools read as "any batch"
     return wanted

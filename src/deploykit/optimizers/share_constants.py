@@ -24,8 +24,8 @@ _INITIALIZERS_ALONE = 4
 class ShareConstants(Pass):
     """One constant for equal ones of a graph (dtype, shape, bytes); Constant nodes of the main graph as initializers.
 
-    A constant that a caller may replace, or that is an output, keeps its own. Files of IR version 3 keep Constant
-    nodes: an initializer would have to be an input.
+    A constant that a caller may replace, that is an output, or that training updates keeps its own. Files of IR
+    version 3 keep Constant nodes: an initializer would have to be an input.
     """
 
     def run(self, model: ir.Model) -> bool:
@@ -40,7 +40,7 @@ class ShareConstants(Pass):
                 if tensor is None or tensor.dtype == ir.DataType.STRING or not value.uses():
                     continue
                 replaceable = value.is_graph_input() and model.ir_version >= _INITIALIZERS_ALONE
-                if not replaceable and not value.is_graph_output():
+                if not replaceable and not value.is_graph_output() and not _is_updated(value):
                     groups.setdefault((tensor.dtype, tuple(tensor.shape.numpy())), []).append(value)
             for values in groups.values():
                 if len(values) > 1:
@@ -65,6 +65,11 @@ def _lift(model: ir.Model, constants: Constants) -> bool:
         model.graph.register_initializer(stored)
         changed = True
     return changed
+
+
+def _is_updated(value: ir.Value) -> bool:
+    """Read by a BatchNormalization in training: onnxruntime writes its new statistics over the old ones."""
+    return any(use.node.op_type == "BatchNormalization" and len(use.node.outputs) > 1 for use in value.uses())
 
 
 def _shape(tensor: ir.TensorProtocol) -> ir.Shape:
