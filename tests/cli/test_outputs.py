@@ -109,3 +109,30 @@ def test_a_file_that_is_no_model_is_one_clear_error(
     assert done.code == 2, done.stdout
     assert done.json["findings"][0]["code"] == code
     assert names(tmp_path) == {"M.onnx"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+@pytest.mark.parametrize("option", ["--json", "--verbose"])
+def test_a_stdout_without_room_is_an_error_in_one_sentence(model: Path, option: str) -> None:
+    call = [sys.executable, "-m", "deploykit", "check", model.name, "--target", "tensorrt", option]
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        done = subprocess.run(call, cwd=model.parent, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert "error[DK125]: the result cannot be written to stdout" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="shells close streams differently elsewhere")
+def test_a_closed_stdout_changes_no_exit_code(model: Path) -> None:
+    call = f"{sys.executable} -m deploykit check '{model.name}' --target tensorrt --json >&-"
+    done = subprocess.run(["sh", "-c", call], cwd=model.parent, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit on file sizes is set with ulimit")
+def test_no_room_for_temporary_files_is_no_bug_of_ours(model: Path) -> None:
+    call = f"ulimit -f 0; {sys.executable} -m deploykit check '{model.name}' --target openvino"
+    done = subprocess.run(["sh", "-c", call], cwd=model.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "error[DK125]" in done.stderr
+    assert "Traceback" not in done.stderr

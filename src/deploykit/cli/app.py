@@ -110,6 +110,7 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code (see `deploykit.errors.ExitCode`)."""
     args = list(sys.argv[1:] if arguments is None else arguments)
+    _open_streams()
     _end_on_signals()
     Ui.answered = False
     group = typer.main.get_command(app)
@@ -132,6 +133,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from deploykit.cli.usage import usage_error
 
         return _refuse(args, usage_error(problem, args))
+
+
+def _open_streams() -> None:
+    """A caller may have closed stdout or stderr (`>&-`): what would be written there is wanted by nobody."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - lives on
 
 
 def _help_of(group: Any) -> str:

@@ -62,10 +62,15 @@ class Ui:
                 traceback.print_exc()
         except KeyboardInterrupt:
             report = Report(self.command, error=interrupted())
+        except OSError as problem:
+            report = Report(self.command, error=_no_room(problem) or self._traced(problem))
         except Exception as problem:  # a bug: always with its traceback, and still one JSON document
-            traceback.print_exc()
-            report = Report(self.command, error=_bug(problem))
+            report = Report(self.command, error=self._traced(problem))
         return self.finish(report)
+
+    def _traced(self, problem: Exception) -> BugError:
+        traceback.print_exc()
+        return _bug(problem)
 
     def _vendor_logs(self) -> contextlib.AbstractContextManager[None]:
         if not self.verbose:
@@ -102,6 +107,9 @@ class Ui:
             sys.stdout.flush()
         except BrokenPipeError:
             hush_broken_pipe()
+        except OSError as problem:  # a full disk behind `> file`
+            hush_broken_pipe()
+            return _unshown(problem)
         except KeyboardInterrupt:  # while the answer was being prepared, or after it
             if Ui.answered:
                 raise
@@ -177,6 +185,29 @@ def _bug(problem: Exception) -> BugError:
         context=["this is a bug in deploykit, not in your model or your call"],
         hint="please report it with the traceback above, the command, and the output of: deploykit doctor --json",
     )
+
+
+def _no_room(problem: OSError) -> OutputError | None:
+    """The error for a disk without room for temporary files; None for anything else, which is a bug."""
+    # tempfile tries to write in each folder that it knows, and gives its own error without a file.
+    nowhere = isinstance(problem, FileNotFoundError) and problem.filename is None
+    if not nowhere and not io.is_no_space(problem):
+        return None
+    return OutputError(
+        f"there is no room for temporary files: {problem.strerror}",
+        code="DK125",
+        hint="free some space (df -h), raise the file size limit (ulimit -f), or name another folder: TMPDIR=FOLDER",
+    )
+
+
+def _unshown(problem: OSError) -> int:
+    """Says on stderr that stdout does not take the result."""
+    from deploykit.render.failure import has_colour, render_error
+
+    error = OutputError(f"the result cannot be written to stdout: {problem.strerror}", code="DK125")
+    with contextlib.suppress(OSError):
+        sys.stderr.write(render_error(error, colour=has_colour(sys.stderr)))
+    return error.exit_code
 
 
 def hush_broken_pipe() -> int:
