@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Bounds = Mapping[str, Sequence[int | None]]
 
 REFUSED_NODE = "DK201"
+LEFT_NODE = "DK218"
 NEEDS_BOUNDS = "DK520"
 REFUSED_WHOLE = "DK202"
 IN_PARTS = "DK212"
@@ -99,7 +100,8 @@ class Hints:
         if finding.code == IN_PARTS and not finding.hint:
             return f"`{self._wanted.command(target, '--verbose')}` says why each of them is left"
         remedy = _without_fix(finding.hint)
-        titles = self._titles_for(finding, stopped) if self._fixable and finding.severity != "note" else []
+        asked = self._fixable and (finding.severity != "note" or finding.code == LEFT_NODE)
+        titles = self._titles_for(finding, stopped) if asked else []
         if titles:
             told = f"`{self._wanted.fixing(target)}` may solve it ({'; or '.join(titles)})"
             return f"{told}; otherwise: {self._named(remedy)}" if remedy else told
@@ -118,12 +120,12 @@ class Hints:
 
     def _titles_for(self, finding: Finding, stopped: Collection[str]) -> list[str]:
         """Titles of the rewrites that apply to what a finding is about, or else to what is stopped beside it."""
-        if finding.code not in (REFUSED_NODE, REFUSED_WHOLE, BAD_INTERFACE):
+        if finding.code not in (REFUSED_NODE, LEFT_NODE, REFUSED_WHOLE, BAD_INTERFACE):
             return []
         self._load()
         if finding.code == REFUSED_WHOLE and not finding.tensor:
             return self._answering(finding.message)
-        if finding.code == REFUSED_NODE:
+        if finding.code in (REFUSED_NODE, LEFT_NODE):
             node = self._nodes.get(finding.node or "")
             if node is None:
                 return []

@@ -121,7 +121,7 @@ class FixStage(Stage):
             outcome = self.outcome = self.fixing.search(original.path, Path(folder), on_progress)
             state = outcome.state
             findings = findings_of(outcome, done=True)
-            if not state.steps and state.own:
+            if not state.steps and state.refused:
                 text = "no rewrite makes a named target take more of the model: nothing is written"
                 findings.append(failure("DK240", text, hint="the findings of the check say what else can be done"))
                 return Product("onnx", findings=findings, metrics={"fix": metrics_of(state)})
@@ -180,9 +180,9 @@ def findings_of(outcome: Outcome, *, done: bool) -> list[Finding]:
     """What was done (or would be), what was dropped and why. done: False for a dry run."""
     state = outcome.state
     found = [_told(step, state, done=done) for step in state.steps]
-    if not state.steps and not state.own:
+    if not state.steps and not state.refused:
         kept = "the model is kept as it is" if done else "there is nothing to do"
-        found.append(note("DK243", f"every target that could be asked takes every node: {kept}"))
+        found.append(note("DK243", f"{_content(state)}: {kept}"))
     for rewrite, nodes, why in outcome.dropped:
         named = ", ".join(nodes[:_LISTED]) + (f" and {len(nodes) - _LISTED} more" if len(nodes) > _LISTED else "")
         found.append(note("DK237", f"{rewrite.name} is not used on {named}: {why}", node=nodes[0] if nodes else None))
@@ -190,6 +190,16 @@ def findings_of(outcome: Outcome, *, done: bool) -> list[Finding]:
         text = f"the search ended after {ASKS} rewritten models: more may be possible"
         found.append(warning("DK239", text, hint="run it again on the result, which is closer"))
     return found
+
+
+def _content(state: State) -> str:
+    """Why nothing is to be done about a model that no target refuses."""
+    unknown = {n.node for s in state.summaries if s.spoke for n in s.nodes if n.verdict.status is Status.UNKNOWN}
+    if state.own:
+        return "no target refuses a node, and no rewrite spares another engine what a target leaves to it"
+    if unknown:
+        return f"no target refuses a node, though nobody knows of {len(unknown)}, and only refusals are rewritten"
+    return "every target that could be asked takes every node"
 
 
 def _told(step: Step, state: State, *, done: bool) -> Finding:
@@ -219,17 +229,17 @@ def _operators(step: Step, names: Sequence[str]) -> str:
 def _says(counts: Mapping[Status, int], step: Step) -> str:
     refused, unknown = counts[Status.UNSUPPORTED], counts[Status.UNKNOWN]
     if refused:
-        return f"refuses {refused} of them"
+        return f"does not take {refused} of them"
     if unknown:
         return f"says nothing of {unknown} of them"
     return "takes what came" if step.added else "takes it"
 
 
 def _targets(step: Step, state: State) -> dict[str, dict[Status, int]]:
-    """For each target: outcomes of the nodes that came with the step and are still there."""
+    """For each target: verdicts on the nodes that came with the step and are still there."""
     added = set(step.added)
     return {
-        label: {status: sum(n.outcome is status and n.node in added for n in summary.nodes) for status in Status}
+        label: {status: sum(node.node in added for node in summary.of(status)) for status in Status}
         for label, summary in state.labelled
         if summary.spoke
     }

@@ -66,10 +66,13 @@ class State:
 
     @functools.cached_property
     def own(self) -> dict[Complaint, str]:
-        """What stands against the model, with the reason. A node that is refused because of another is not counted."""
+        """What stands against the model, with the reason. A node that is refused because of another is not counted.
+
+        What a target leaves to another engine counts: a rewrite may keep it where the rest is.
+        """
         found: dict[Complaint, str] = {}
         for name, summary in self.labelled:
-            for node in summary.refused:
+            for node in summary.of(Status.UNSUPPORTED):
                 if not node.verdict.follows:
                     found[name, "node", node.node] = node.verdict.reason
             for finding in summary.findings:
@@ -77,11 +80,17 @@ class State:
                     found[name, finding.code, finding.tensor or ""] = finding.message
         return found
 
+    @property
+    def refused(self) -> bool:
+        """Whether some target does not run the model: more stands against it than nodes left to another engine."""
+        asked = any(kind != "node" for _, kind, _ in self.own)
+        return asked or any(summary.refused for summary in self.summaries)
+
     @functools.cached_property
     def stopped(self) -> frozenset[tuple[str, str]]:
         """(target, node) for every node that a target does not take, for whatever reason, or says nothing of."""
         return frozenset(
-            (label, node.node) for label, s in self.labelled for node in s.nodes if node.outcome not in _RUNS
+            (label, node.node) for label, s in self.labelled for node in s.nodes if node.verdict.status not in _RUNS
         )
 
     @functools.cached_property
