@@ -23,6 +23,20 @@ def test_links_between_documents_lead_somewhere(document):
             assert (document.parent / link).exists(), f"{document.name}: {link}"
 
 
+def test_the_readme_says_what_the_confusion_matrix_says():
+    """What is called supported never fails, and so many of what is called refused would have run."""
+    text = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    rows = [
+        [int(cell) for cell in row.split("|")]
+        for row in re.findall(r"^\| `\w[^|]* \| [\d.]+ \| ([\d |]+) \|$", text, re.M)
+    ]
+    cases, _, wrong, _, _, refused, ran, _ = map(sum, zip(*rows, strict=True))
+    assert (len(rows), wrong) == (4, 0)
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"on {cases // len(rows):,} cases" in readme
+    assert f"of those that it refuses {ran} of {refused:,} would have run" in readme
+
+
 def test_every_key_of_the_configuration_is_described():
     schema = json.loads((ROOT / "docs" / "deploykit.schema.json").read_text(encoding="utf-8"))
     keys = {key for section in (schema, *schema["$defs"].values()) for key in section.get("properties", {})}
