@@ -162,3 +162,12 @@ def test_a_translation_that_fails_is_named(source, tmp_path):
         deploykit.export(source, output=tmp_path / "out" / "x.onnx", inputs=["x:float32[n,4]"], custom_ops=table)
     assert (raised.value.code, raised.value.op) == ("DK687", "mine::scale")
     assert "translations.py" in raised.value.context[0]
+
+
+def test_convert_takes_the_translations_too(source, tmp_path):
+    pytest.importorskip("openvino")
+    table = translations(tmp_path, TRANSLATIONS)
+    out = tmp_path / "out" / "x.xml"
+    report = deploykit.convert(source, to="openvino", output=out, inputs=["x:float32[n,4]"], custom_ops=[table])
+    assert report.exit_code == 0, report.findings
+    assert out.exists()

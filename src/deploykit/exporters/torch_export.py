@@ -159,20 +159,20 @@ def _fallback(name: str, failures: Mapping[str, Exception]) -> Finding:
 
 def _untranslated(failures: Mapping[str, Exception], call: Call, tables: Tables) -> DeploykitError | None:
     """The error when an operator has no ONNX form: which, the user's line that calls it, and the way to add one."""
-    found = next((op for problem in failures.values() if (op := translated.untranslated(problem))), None)
-    if found is None:
-        return None
-    if "dynamo" in failures and found in {operator.name().partition(".")[0] for operator in tables[0]}:
-        problem = failures["dynamo"]
+    problem = failures.get("dynamo")
+    if problem is not None and (failing := translated.failed_translation(problem, tables)):
         where = user_line(problem)
         return ModelError(
-            f"the translation of {found} failed: {reason(problem)}",
+            f"the translation of {failing} failed: {reason(problem)}",
             code="DK687",
-            op=found,
+            op=failing,
             file=where.file if where else None,
             context=[where.describe()] if where else [],
             hint="deploykit explain DK687 shows what a translation looks like",
         )
+    found = next((op for problem in failures.values() if (op := translated.untranslated(problem))), None)
+    if found is None:
+        return None
     line = operator_lines(call).get(found)
     own = not found.startswith("aten::")
     function = found.rpartition(":")[2]

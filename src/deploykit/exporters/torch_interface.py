@@ -82,7 +82,7 @@ def settle_outputs(model: ir.Model, call: Call) -> None:
                 continue
             same = [name for name in symbols if (first[name], second[name]) == (a, b)]
             corrected |= isinstance(dims[axis], int)
-            if same or isinstance(dims[axis], int):
+            if same or isinstance(dims[axis], int) or _is_made_up(dims[axis], symbols):
                 dims[axis] = same[0] if same else f"{value.name}_{axis}"
         value.shape = ir.Shape(dims)
     if corrected:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch.onnx._internal.torchscript_exporter import registration
 
 from deploykit.errors import ModelError, UsageError
 from deploykit.exporters.diagnosis import reason, user_line
@@ -116,6 +117,19 @@ def registered(symbolics: Mapping[str, Any], opset: int) -> Iterator[None]:
     finally:
         for name in symbolics:
             torch.onnx.unregister_custom_op_symbolic(name, opset)
+            # PyTorch 2.13 leaves an empty entry, on which its next look-up fails with a ValueError.
+            registration.registry._registry.pop(name, None)
+
+
+def failed_translation(problem: BaseException, tables: Tables) -> str | None:
+    """The translated operator at which the dynamo exporter failed; None when it failed elsewhere."""
+    chain: BaseException | None = problem
+    while chain is not None:
+        for operator in tables[0]:
+            if f"[target=torch.ops.{operator}]" in str(chain):
+                return str(operator.name()).partition(".")[0]
+        chain = chain.__cause__ or chain.__context__
+    return None
 
 
 def untranslated(problem: BaseException) -> str | None:
