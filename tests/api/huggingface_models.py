@@ -107,6 +107,11 @@ FAMILIES = {
     "llama": ("LlamaForCausalLM", "LlamaConfig", DECODER),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", DECODER),
     "mistral": ("MistralForCausalLM", "MistralConfig", {**DECODER, "sliding_window": 8}),
+    "clip": (
+        "CLIPModel",
+        "CLIPConfig",
+        {"text_config": TEXT, "vision_config": {**SMALL, "image_size": 32, "patch_size": 8}, "projection_dim": 16},
+    ),
     "mamba": ("MambaForCausalLM", "MambaConfig", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 100}),
 }
 

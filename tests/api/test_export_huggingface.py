@@ -175,6 +175,7 @@ def test_an_image_size_of_the_users(folder_of, tmp_path):
         ("bert", {"inputs": ["pixel_values:float32[1,3,8,8]"]}, "DK620", "is no input"),
         ("bert", {"dims": ["length=1..4"]}, "DK620", "names no dimension"),
         ("bert", {"exporter": "torchscript"}, "DK604", "Hugging Face"),
+        ("clip", {"task": "feature-extraction"}, "DK681", "CLIPModel itself fails"),
         ("mamba", {}, "DK681", "other forms than keys and values"),
     ],
 )
@@ -184,6 +185,7 @@ def test_what_does_not_fit_is_refused_by_name(folder_of, tmp_path, family, optio
     assert refused.value.code == code
     assert said in refused.value.message
     assert refused.value.hint
+    assert family != "clip" or "pixel_values" in refused.value.context[0]
     assert list(tmp_path.iterdir()) == []
 
 

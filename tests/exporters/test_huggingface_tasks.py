@@ -59,6 +59,13 @@ def test_a_model_that_does_not_use_its_cache_is_exported_without(tmp_path):
     ("config", "task", "error", "code", "said"),
     [
         ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, None, UsageError, "DK679", "T5ForCond"),
+        (
+            {"model_type": "bart", "architectures": ["BartForConditionalGeneration"]},
+            None,
+            UsageError,
+            "DK679",
+            "BartFor",
+        ),
         ({"model_type": "bert"}, None, UsageError, "DK679", "names no class"),
         ({"model_type": "bert", "architectures": ["BertModel"]}, "fill-masks", UsageError, "DK679", "no task"),
         ({"model_type": "vit", "architectures": ["ViTModel"]}, "fill-mask", UsageError, "DK679", "no model for"),

@@ -154,11 +154,21 @@ def _load(request: HuggingfaceRequest, path: Path) -> Pretrained:
             f"{type(model).__name__} itself fails on {shapes}: {reason(problem)}",
             code="DK681",
             file=path,
+            context=_others(model, inputs),
             hint="describe the inputs it takes with --input, bound their sizes with --dim, or write a factory: "
             "model.py:factory",
         ) from problem
     flat.outputs = tuple(name for name in outputs if made.get(name) is not None)
     return pretrained
+
+
+def _others(model: Any, inputs: Inputs) -> list[str]:
+    """The kinds of input that the model takes besides those that were inferred."""
+    known = {spec.name for spec in inputs.specs}
+    kinds = ("input_ids", "pixel_values", "input_values", "input_features", "bbox", "decoder_input_ids")
+    taken = inspect.signature(model.forward).parameters
+    others = [name for name in kinds if name in taken and name not in known]
+    return [f"forward takes {', '.join(others)} as well, which is not inferred"] if others else []
 
 
 def _said(request: HuggingfaceRequest, config: Any, task: Task, model: Any) -> list[Finding]:

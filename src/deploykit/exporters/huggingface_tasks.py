@@ -77,6 +77,8 @@ def choose_task(config: Any, wanted: str | None, path: Path) -> tuple[Task, type
         if task.name in fitting and any(name in _classes(task, config) for name in names):
             if task.past and not getattr(config.get_text_config(), "use_cache", True):
                 continue
+            if task.name == "fill-mask" and getattr(config, "is_encoder_decoder", False):
+                continue  # it can fill masks, and is as often there to summarise or translate
             return task, _loader(task, config)
     named = f"its configuration names {', '.join(names)}" if names else "its configuration names no class"
     raise _unfit(f"the task is not known: {named}", path, fitting)
