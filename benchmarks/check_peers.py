@@ -134,7 +134,10 @@ def fix_shapes(model: Path, into: Path) -> Path:
 
 def ask_peers(python: Path, model: Path) -> dict[str, dict[str, object]]:
     """What the peers say, by peer and target."""
-    done = subprocess.run([str(python), str(CHILD), str(model)], capture_output=True, text=True, check=False)
+    call = [str(python), str(CHILD), str(model.resolve())]
+    # onnxruntime's shape inference writes a model of its own into the current folder.
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"{model.name}: the peers failed:\n{done.stderr[-500:]}", file=sys.stderr)
         return {}
