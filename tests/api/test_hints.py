@@ -59,6 +59,19 @@ def test_another_type_is_no_way_to_an_operator_that_is_missing(hint):
     assert hint(failure("DK201", missing, node="up", hint="make it otherwise")) == "make it otherwise"
 
 
+@pytest.mark.parametrize(
+    ("taken", "suggested"), [("float32 or float16", False), ("int8, int64 or float32", True), ("int64", True)]
+)
+def test_a_type_that_is_not_taken_is_no_way_to_one_that_is(tmp_path, taken, suggested):
+    text = (
+        '<ir_version: 10, opset_import: ["": 20]> g (int32[2] x) => (int32[1,2] y) { [n] y = Flatten <axis = 0> (x) }'
+    )
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    refusal = failure("DK201", f"coreml refuses Flatten: input 0 'x' is int32, not {taken}", node="n", hint="cast it")
+    (found,) = Hints(Wanted(tmp_path / "model.onnx", ["coreml"], {})).improved([refusal], "coreml")
+    assert ("computes with int64 what is an integer of 32 bits" in found.hint) is suggested
+
+
 def test_partitions_lead_to_the_notes_that_say_why(hint):
     text = hint(warning("DK212", "runs in 2 partitions; 1 of 3 nodes is left"))
     assert re.fullmatch(r"`deploykit check .* --target coreml --verbose --dim n=2..` says why each .* left", text)

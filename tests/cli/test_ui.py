@@ -50,6 +50,15 @@ def test_quiet_shows_failures_only_and_on_stderr(capsys: pytest.CaptureFixture[s
     assert (out, err) == ("", "error[DK526]: refused\n")
 
 
+def test_quiet_says_once_what_is_true_of_many_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    alike = [failure("DK201", f"Expand is refused: input 'x{at}'", node=f"n{at}", op="Expand") for at in range(3)]
+    Ui("check", quiet=True).finish(report(findings=[*alike, failure("DK201", "Cast is refused", node="c", op="Cast")]))
+    assert capsys.readouterr().err.splitlines() == [
+        "error[DK201]: Expand is refused: input '...' (3 times)",
+        "error[DK201]: Cast is refused",
+    ]
+
+
 def test_json_is_the_only_thing_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     ui = Ui("check", json=True)
     with ui.progress() as progress:

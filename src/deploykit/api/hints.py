@@ -35,6 +35,8 @@ _COMMAND = re.compile(r"deploykit (?P<verb>\w+) MODEL(?P<rest>(?: -o OUT| --[\w-
 _CLAUSES = re.compile(r"; otherwise:? |; |, or ")
 # What a table says of an operator that it does not know at all.
 _LACKS_IT = re.compile(r"table (lists no|does not have) ")
+# What it says of a type: `input 0 'x' is int32, not float32 or float16`.
+_WANTED_TYPES = re.compile(r" is \w+, not (?P<types>\w+(?:(?:, | or )\w+)*)")
 _MADE = {"simplify": "simple", "check": "fixed", "quantize": "int8", "export": "exported"}
 _NOTHING_ELSE = "make this part of the model with other operators"
 
@@ -157,7 +159,7 @@ class Hints:
             self._applying[name] = [rewrite for rewrite in all_rewrites() if rewrite.applies(node, self._model)]
         fitting = [rewrite for rewrite in self._applying.get(name, ()) if interface or not rewrite.interface]
         called = [rewrite for rewrite in fitting if rewrite.is_called_for(reason)]
-        return [rewrite.title for rewrite in called if not (rewrite.keeps_operator and _LACKS_IT.search(reason))]
+        return [rewrite.title for rewrite in called if not _in_vain(rewrite, reason)]
 
     def _bounds(self, target: str) -> str:
         """The check with bounds for every dimension that has none."""
@@ -178,6 +180,14 @@ class Hints:
 
             self._model = graph.infer_shapes(named(graph.load(self._wanted.model)))
             self._nodes = {node.name or "": node for node in graph.all_nodes(self._model)}
+
+
+def _in_vain(rewrite: Rewrite, reason: str) -> bool:
+    """Whether the reason says that the rewrite is no help: the operator is missing, or the type that it gives."""
+    if rewrite.keeps_operator and _LACKS_IT.search(reason):
+        return True
+    wanted = _WANTED_TYPES.search(reason) if rewrite.gives else None
+    return wanted is not None and rewrite.gives not in re.findall(r"\w+", wanted["types"])
 
 
 def _beside(node: ir.Node) -> list[ir.Node]:

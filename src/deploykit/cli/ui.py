@@ -133,8 +133,11 @@ class Ui:
         if report.error is not None and not report.findings and not report.metrics:
             return
         if self.quiet:
-            failures = [finding for finding in report.findings if finding.severity == "error"]
-            sys.stderr.writelines(f"error[{finding.code}]: {printable(finding.message)}\n" for finding in failures)
+            from deploykit.render.grouping import grouped
+
+            for group in grouped(finding for finding in report.findings if finding.severity == "error"):
+                alike = f" ({len(group.findings)} times)" if len(group.findings) > 1 else ""
+                sys.stderr.write(f"error[{group.findings[0].code}]: {printable(group.message)}{alike}\n")
         elif self.format != "table":
             sys.stdout.write(render.render(report, self.format))
         elif not self.result_shown:

@@ -46,6 +46,11 @@ class Rewrite(abc.ABC):
     answers: ClassVar[tuple[str, ...]] = ()
     keeps_operator: ClassVar[bool] = False
 
+    @property
+    def gives(self) -> str:
+        """The type in which it has the node compute, as in "int32"; "" where it does not change types."""
+        return ""
+
     def is_called_for(self, reason: str) -> bool:
         """Whether a refusal with this reason may want it: always, unless it has words to look for."""
         return not self.answers or any(word in reason for word in self.answers)

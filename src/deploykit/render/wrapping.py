@@ -7,7 +7,8 @@ import textwrap
 
 # In the place of a space at which no line may end. Texts that are shown hold no control characters (`printable`).
 _HELD = "\x00"
-_COMMAND = re.compile(r"`[^`\n]+`")
+# A command, and a quoted name with the word before it: a name is often as long as a line.
+_UNBROKEN = re.compile(r"`[^`\n]+`|\b(?:node|tensor) '[^']*'")
 _LEAST = 24
 
 
@@ -17,7 +18,7 @@ def wrapped(text: str, width: int, *, first: str = "", rest: str = "") -> str:
     first: before the first line. rest: before each further one. What stands in backquotes stays on one line however
     long it is, so that it works when it is copied: the terminal itself wraps it.
     """
-    held = _COMMAND.sub(lambda found: found.group().replace(" ", _HELD), text)
+    held = _UNBROKEN.sub(lambda found: found.group().replace(" ", _HELD), text)
     lines = textwrap.wrap(
         held,
         max(width, _LEAST),

@@ -114,6 +114,11 @@ class Retyping(Rewrite):
     bound: ClassVar[str] = "fp32"
     keeps_operator: ClassVar[bool] = True
 
+    @property
+    def gives(self) -> str:
+        """The type of `target`."""
+        return str(self.target.numpy())
+
     @abc.abstractmethod
     def is_exact(self, node: ir.Node, variable: TypeVariable) -> bool:
         """Whether the node gives the same in the target type."""
