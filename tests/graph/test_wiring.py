@@ -114,6 +114,21 @@ def test_an_operator_that_would_write_past_its_line(tmp_path, operator):
     assert repr(operator) in error.message
 
 
+def test_a_dimension_that_would_write_past_its_line(tmp_path):
+    model = onnx.parser.parse_model(HEAD + "g (float[n] x) => (float[n] y) { y = Neg(x) }")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n\n::error::"
+    error = refused(tmp_path, model)
+    assert (error.code, error.tensor) == ("DK112", "x")
+
+
+@pytest.mark.parametrize("symbol", ["pär t\u3000", "batch*seq + 1"])
+def test_names_of_dimensions_are_free_otherwise(tmp_path, symbol):
+    model = onnx.parser.parse_model(HEAD + "g (float[n] x) => (float[n] y) { y = Neg(x) }")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = symbol
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    graph.check_file(tmp_path / "m.onnx")
+
+
 def test_functions_that_call_themselves(tmp_path):
     error = refused(
         tmp_path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from deploykit.errors import ModelError
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 _STANDARD = ("", "ai.onnx")
 # Functions that call functions multiply: a few lines can ask for more nodes than any memory holds.
 _MOST_NODES = 5_000_000
+# Operators and dimensions stand in messages as they are: these would write elsewhere than in their line.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 # The libraries hold an opset in an int.
 _LARGEST_OPSET = 2**31 - 1
 
@@ -75,6 +78,14 @@ class _Checker:
         )
 
     def graph(self, graph: onnx.GraphProto, domains: set[str], outer: frozenset[str], what: str) -> None:
+        for value in (*graph.input, *graph.output):
+            for dim in value.type.tensor_type.shape.dim:
+                if _CONTROL.search(dim.dim_param):
+                    raise self.fail(
+                        f"{value.name!r} has a dimension that cannot be one: {dim.dim_param!r}",
+                        tensor=value.name,
+                        code="DK112",
+                    )
         given = set()
         for kind, names in (
             ("input", [value.name for value in graph.input]),
@@ -126,8 +137,7 @@ class _Checker:
             self._check_acyclic(nodes, needs, producers)
 
     def _check_domain(self, node: onnx.NodeProto, domains: set[str]) -> None:
-        # Operators stand in messages as they are: control characters would write elsewhere than in their line.
-        if not node.op_type or not (node.op_type + node.domain).isprintable():
+        if not node.op_type or _CONTROL.search(node.op_type + node.domain):
             name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             raise self.fail(f"node {node.name!r} has an operator that cannot be one: {name!r}", code="DK112")
         domain = "" if node.domain in _STANDARD else node.domain
