@@ -114,6 +114,15 @@ def test_an_operator_that_would_write_past_its_line(tmp_path, operator):
     assert repr(operator) in error.message
 
 
+def test_an_operator_that_is_no_text(tmp_path):
+    model = onnx.parser.parse_model(HEAD + "g (float[1] x) => (float[1] y) { [n] y = Neg(x) }")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"Neg", b"N\xffg"))
+    with pytest.raises(ModelError) as caught:
+        graph.check_file(path)
+    assert caught.value.code == "DK112"
+
+
 def test_a_dimension_that_would_write_past_its_line(tmp_path):
     model = onnx.parser.parse_model(HEAD + "g (float[n] x) => (float[n] y) { y = Neg(x) }")
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n\n::error::"

@@ -57,6 +57,11 @@ def _imports(entries: Iterable[onnx.OperatorSetIdProto], path: Path, what: str) 
     return set(found)
 
 
+def _is_odd(name: str | bytes) -> bool:
+    """Whether a name is no single line of text; protobuf gives bytes where the file's are not UTF-8."""
+    return isinstance(name, bytes) or _CONTROL.search(name) is not None
+
+
 class _Checker:
     """One pass over a model; `ordered` turns False at the first node that stands before its producer."""
 
@@ -80,7 +85,7 @@ class _Checker:
     def graph(self, graph: onnx.GraphProto, domains: set[str], outer: frozenset[str], what: str) -> None:
         for value in (*graph.input, *graph.output):
             for dim in value.type.tensor_type.shape.dim:
-                if _CONTROL.search(dim.dim_param):
+                if _is_odd(dim.dim_param):
                     raise self.fail(
                         f"{value.name!r} has a dimension that cannot be one: {dim.dim_param!r}",
                         tensor=value.name,
@@ -137,8 +142,8 @@ class _Checker:
             self._check_acyclic(nodes, needs, producers)
 
     def _check_domain(self, node: onnx.NodeProto, domains: set[str]) -> None:
-        if not node.op_type or _CONTROL.search(node.op_type + node.domain):
-            name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        if not node.op_type or _is_odd(node.op_type) or _is_odd(node.domain):
+            name = f"{node.domain!s}.{node.op_type!s}" if node.domain else node.op_type
             raise self.fail(f"node {node.name!r} has an operator that cannot be one: {name!r}", code="DK112")
         domain = "" if node.domain in _STANDARD else node.domain
         if domain not in domains and (node.domain, node.op_type) not in self.functions:
