@@ -50,7 +50,7 @@ def outcome(engine: str, path: Path, size: int) -> dict[str, Any]:
             try:
                 made = attempt(engine, path, Path(scratch), exact=exact)
                 found = {"nodes": made.nodes, "bytes": made.size, **({"exact": True} if exact else {})}
-                why = _wrong(path, made.path, engine)
+                why = _wrong(path, made.path)
             except DeploykitError as problem:
                 why = problem.message[:200]
             if not why and found["bytes"] > max(GROWTH * size, size + ALLOWANCE):
@@ -60,14 +60,14 @@ def outcome(engine: str, path: Path, size: int) -> dict[str, Any]:
         return {**found, "valid": False, "why": why}
 
 
-def _wrong(original: Path, candidate: Path, engine: str) -> str:
+def _wrong(original: Path, candidate: Path) -> str:
     arguments = {"original": str(original), "candidate": str(candidate), "dims": {}, "seed": 0}
     job = f"{_JOBS}:verify_job"
-    result = run_isolated(worker_of(engine), job, arguments, block=BLOCKED, timeout=TIMEOUT_SECONDS)
+    result = run_isolated(worker_of("native"), job, arguments, block=BLOCKED, timeout=TIMEOUT_SECONDS)
     wrong = [finding["message"] for finding in result["findings"] if finding["severity"] == "error"]
     if not wrong and not result["compared"]:
         wrong = ["not compared: " + "; ".join(finding["message"] for finding in result["findings"])]
-    return "; ".join(wrong)[:200]
+    return "; ".join(wrong).replace(f"{BACKEND.parents[3]}/", "")[:200]
 
 
 def within(row: dict[str, Any], share: float = 1.05) -> bool:

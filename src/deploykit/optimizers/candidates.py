@@ -30,6 +30,8 @@ IN_ONE_MESSAGE = ("onnxsim", "onnxslim")
 LARGEST_MESSAGE = 1_900_000_000
 # They need seven to nineteen times a model's size. Asked for by name they may have it.
 LARGEST_FOR_ALL = 64 << 20
+# Each engine is a process of about 100 MB.
+_AT_ONCE = 2
 _NATIVE = "deploykit.optimizers.engines"
 _FOREIGN = "deploykit.optimizers.foreign"
 # What each worker imports while the model is being read.
@@ -101,26 +103,26 @@ def engines_for(engine: str, size: int, findings: list[Finding]) -> list[str]:
 
 
 def warm(pool: WorkerPool, engine: str, size: int) -> None:
-    """Starts the workers that `engines_for` will name, so that they import while the model is read here."""
+    """Starts the workers that work first, so that they import while the model is read here."""
     names = [engine] if engine != "auto" else [name for name in ENGINES if name == "native" or size <= LARGEST_FOR_ALL]
     ready = [name for name in ("native", *names) if all(map(installed, ENGINES[name]))]
-    for name in dict.fromkeys(ready):
+    for name in list(dict.fromkeys(ready))[:_AT_ONCE]:
         pool.warm({worker_of(name): (_IMPORTS[name], BLOCKED)})
 
 
 def attempts(
     names: Sequence[str], base: Path, scratch: Path, findings: list[Finding], on_progress: OnProgress
 ) -> list[Candidate]:
-    """One candidate of each engine that worked, all running at once; what failed is a finding.
+    """One candidate of each engine that worked, two running at once; what failed is a finding.
 
     A single engine's failure is raised.
     """
     on_progress(Progress("simplifying", ", ".join(names)))
     candidates: list[Candidate] = []
-    with workers() as pool, concurrent.futures.ThreadPoolExecutor(len(names)) as threads:
+    with workers() as pool, concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
         # A thread starts with an empty context: the pool of workers has to be handed on.
         futures = {
-            name: threads.submit(contextvars.copy_context().run, functools.partial(attempt, name, base, scratch))
+            name: threads.submit(contextvars.copy_context().run, functools.partial(_attempt_once, name, base, scratch))
             for name in names
         }
         try:
@@ -134,10 +136,19 @@ def attempts(
                     findings.append(note("DK641", f"{name} {how}: {problem.message[:300]}"))
         except BaseException:
             # Threads wait for their workers: those have to end first, or Ctrl-C would wait for the slowest.
+            threads.shutdown(wait=False, cancel_futures=True)
             for name in names:
                 pool.get(worker_of(name)).kill()
             raise
     return candidates
+
+
+def _attempt_once(engine: str, base: Path, scratch: Path) -> Candidate:
+    try:
+        return attempt(engine, base, scratch)
+    finally:
+        if engine != "native":
+            release(worker_of(engine))
 
 
 def attempt(engine: str, base: Path, scratch: Path, *, exact: bool = False) -> Candidate:
@@ -164,6 +175,12 @@ def attempt(engine: str, base: Path, scratch: Path, *, exact: bool = False) -> C
         facts["original"],
         exact=exact,
     )
+
+
+def release(worker: str) -> None:
+    """Ends a worker that has written its file: what it imported is memory that the next one needs."""
+    with workers() as pool:
+        pool.get(worker).kill()
 
 
 def _run(engine: str, job: str, arguments: Mapping[str, Any]) -> Any:

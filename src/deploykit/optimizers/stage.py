@@ -18,6 +18,7 @@ from deploykit.optimizers.candidates import (
     attempt,
     attempts,
     engines_for,
+    release,
     worker_of,
 )
 from deploykit.progress import OnProgress, Progress
@@ -188,8 +189,9 @@ class SimplifyStage(Stage):
         """The comparison with the original, and why the candidate is not it; its findings are kept when it is."""
         on_progress(Progress("comparing", candidate.engine))
         try:
+            # In the worker that has all of it imported, whichever engine's candidate it is.
             outcome = run_isolated(
-                worker_of(candidate.engine),
+                worker_of("native"),
                 "deploykit.optimizers.engines:verify_job",
                 {"original": str(base), "candidate": str(candidate.path), "dims": {}, "seed": self.seed},
                 block=BLOCKED,
@@ -227,6 +229,7 @@ class SimplifyStage(Stage):
         except VendorError as problem:
             findings.append(warning("DK648", f"the fusions failed and were left out: {problem.message[:300]}"))
             return None
+        release(worker_of("fuse"))
         if not facts.get("fusions"):
             kind = facts["model_type"]
             why = f"no fusion fits this {kind} graph" if kind else "the graph has no attention that is recognised"
