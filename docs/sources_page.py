@@ -67,8 +67,8 @@ library goes to `check`, `convert`, `validate`, `bench` and `serve`.
 
 ## Hugging Face folders
 
-Text, image, sound and language models from a folder with `config.json` and weights, offline; `--task` takes another task
-than the configuration's. See [huggingface.md](huggingface.md).
+Text, image, sound and language models from a folder with `config.json` and weights, offline; `--task` takes another
+task than the configuration's. See [huggingface.md](huggingface.md).
 
 ## TensorFlow
 

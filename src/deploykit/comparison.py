@@ -14,6 +14,7 @@ from deploykit.data.carry import CarriedState
 from deploykit.data.dtypes import cast
 from deploykit.errors import DataError, DeploykitError, GateError, UnavailableError
 from deploykit.evaluation import Metric, drop, make_metric
+from deploykit.graph.stochastic import stochastic_nodes
 from deploykit.parity import TOLERANCES, OutputComparison, Tolerance, row_for
 from deploykit.progress import OnProgress, Progress, silent
 from deploykit.report import Finding, failure, warning
@@ -23,15 +24,12 @@ from deploykit.target import format_of, target_of_format, unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    import onnx_ir as ir
-
     from deploykit.artifact import Artifact, TensorSpec
     from deploykit.data.samples import Sample
     from deploykit.runtime import Feeds, Kernel, Outputs
 
     Predictor: TypeAlias = Runtime | Callable[[Feeds], Outputs]
 
-_RANDOM_OPS = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 _REFUSED = {"reference": (DataError, "DK408"), "candidate": (GateError, "DK409")}
 
 
@@ -328,34 +326,6 @@ def describe(path: Path) -> Artifact:
     format = format_of(path) or path.suffix.lstrip(".")
     target = target_of_format(format)
     return Artifact.of(path, format, target=target.name if target else None)
-
-
-def stochastic_nodes(path: Path) -> list[str]:
-    """Nodes of an ONNX file whose result differs from run to run, as `name (op)`; empty for other formats."""
-    if not _is_onnx(path):
-        return []
-    from deploykit import graph
-
-    return stochastic_in(graph.load(path))
-
-
-def stochastic_in(model: ir.Model) -> list[str]:
-    """As `stochastic_nodes`, for a model that has been loaded."""
-    from deploykit import graph
-
-    return [
-        f"{node.name or '(unnamed)'} ({node.op_type})"
-        for node in graph.all_nodes(model)
-        if node.domain in ("", "ai.onnx") and (node.op_type in _RANDOM_OPS or _drops(node))
-    ]
-
-
-def _drops(node: Any) -> bool:
-    """Whether a Dropout is in training mode (its third input is there and not known to be false)."""
-    if node.op_type != "Dropout" or len(node.inputs) < 3 or node.inputs[2] is None:
-        return False
-    known = node.inputs[2].const_value
-    return known is None or bool(known.numpy())
 
 
 def _not_compared(random: Sequence[str], row: str) -> dict[str, Any]:

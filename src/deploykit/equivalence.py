@@ -17,9 +17,10 @@ import numpy as np
 import onnx_ir as ir
 
 from deploykit import graph, io
-from deploykit.comparison import compare, stochastic_in
+from deploykit.comparison import compare
 from deploykit.data import dim_ranges, open_data
 from deploykit.errors import VendorError
+from deploykit.graph.stochastic import stochastic_in
 from deploykit.parity import TOLERANCES, row_for
 from deploykit.progress import OnProgress, Progress, silent
 from deploykit.reference import Reference, StandardReference, free_memory

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit import graph
-from deploykit.comparison import compare, runtime_options, stochastic_nodes
+from deploykit.comparison import compare, runtime_options
 from deploykit.data.dataset import open_data
 from deploykit.data.dtypes import numpy_dtype
 from deploykit.data.request import dim_ranges
 from deploykit.errors import DataError, DeploykitError, UnavailableError, VendorError
+from deploykit.graph.stochastic import stochastic_nodes
 from deploykit.parity import TOLERANCES, row_for
 from deploykit.runtime import open_runtime
 

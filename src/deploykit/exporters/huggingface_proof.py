@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deploykit.comparison import compare, stochastic_nodes
+from deploykit.comparison import compare
 from deploykit.data import Sample
 from deploykit.errors import DataError, VendorError
 from deploykit.exporters.huggingface_inputs import BATCH, PAST, SEQUENCE, past_name, present_name
 from deploykit.exporters.huggingface_model import cache_parameter, load
 from deploykit.exporters.proof import SourceSide, not_compared
+from deploykit.graph.stochastic import stochastic_nodes
 from deploykit.parity import TOLERANCES
 from deploykit.progress import OnProgress, silent
 from deploykit.reference import Reference

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit import graph
-from deploykit.comparison import stochastic_nodes
 from deploykit.data import Sample
 from deploykit.exporters import tensorflow_source
 from deploykit.exporters.candidate import open_candidate
 from deploykit.exporters.layout import changed, to_new, to_old
 from deploykit.exporters.proof import Proof, SourceSide, not_compared
 from deploykit.exporters.tensorflow_export import layouts_of
+from deploykit.graph.stochastic import stochastic_nodes
 from deploykit.parity import TOLERANCES, row_for
 from deploykit.progress import OnProgress, silent
 from deploykit.report import failure

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph, io
-from deploykit.comparison import stochastic_in
 from deploykit.equivalence import compare_models
 from deploykit.graph.reading import EXTERNAL_FILES
+from deploykit.graph.stochastic import stochastic_in
 from deploykit.lazy import versions_of
 from deploykit.optimizers.presentation import Presentation
 from deploykit.progress import OnProgress, silent

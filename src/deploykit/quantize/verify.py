@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph
-from deploykit.comparison import compare, compare_job, stochastic_nodes
+from deploykit.comparison import compare, compare_job
 from deploykit.data import open_request
+from deploykit.graph.stochastic import stochastic_nodes
 from deploykit.parity import TOLERANCES
 from deploykit.progress import OnProgress, silent
 from deploykit.quantize.holdout import carried, held_out, verifying, widened
