@@ -160,3 +160,13 @@ def test_a_model_without_an_output_is_refused(tmp_path):
     model = onnx.parser.parse_model(TEXT)
     del model.graph.output[:]
     assert "has no output" in refused(written(tmp_path, model)).message
+
+
+def test_a_type_that_does_not_exist_is_named(tmp_path):
+    model = onnx.parser.parse_model(TEXT)
+    model.graph.input[0].type.tensor_type.elem_type = 99
+    with pytest.raises(ModelError) as caught:
+        graph.load(written(tmp_path, model))
+    error = caught.value
+    assert error.code == "DK112"
+    assert "99 is not a valid DataType" in error.message

@@ -47,7 +47,7 @@ def load(path: Path) -> ir.Model:
         model: ir.Model = ir.from_proto(proto)
     except Exception as problem:  # the library has no common error class, and the file is the cause of any of them
         raise ModelError(
-            f"{path.name} cannot be read as a graph: {_first_line(problem)}",
+            f"{path.name} cannot be read as a graph: {_first_line(_root(problem))}",
             code="DK112",
             file=path,
             hint="the file was made by a faulty tool: export it again",
@@ -117,6 +117,13 @@ def _too_many(path: Path) -> ModelError:
         file=path,
         hint="no exporter writes such graphs: get the file again, or export it with loops kept as loops",
     )
+
+
+def _root(problem: BaseException) -> BaseException:
+    """What the graph library's layers say around, each of them only where it was."""
+    while problem.__cause__ is not None:
+        problem = problem.__cause__
+    return problem
 
 
 def _first_line(problem: BaseException) -> str:

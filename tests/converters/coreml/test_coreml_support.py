@@ -32,3 +32,14 @@ def test_a_branch_that_reads_what_could_not_be_lowered_is_left_unjudged(tmp_path
     onnx.save(onnx.parser.parse_model(text), path)
     report = deploykit.check(path, targets=["coreml"])
     assert [finding.node for finding in report.findings if finding.severity == "error"] == ["first"]
+
+
+def test_type_that_the_file_leaves_out_is_a_refusal_and_no_crash(tmp_path):
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu (x) }'
+    )
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UNDEFINED
+    onnx.save(model, tmp_path / "model.onnx")
+    report = deploykit.check(tmp_path / "model.onnx", targets=["coreml"])
+    assert [(f.code, f.tensor) for f in report.findings if f.severity == "error"] == [("DK202", "x")]
+    assert "unknown" in report.findings[0].message

@@ -133,4 +133,6 @@ def dtype_of(value: ir.Value) -> str | None:
         if tensor is None:
             return None
         kind = tensor.dtype
+    if kind.name == "UNDEFINED":  # declared as nothing
+        return None
     return "string" if kind.name == "STRING" else str(kind.numpy().name)
