@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
+from deploykit.optimizers.editing import input_at, rank_of
 from deploykit.optimizers.rewrites.decomposition import Decomposition
-from deploykit.optimizers.rewrites.emitting import rank_of, size_of
+from deploykit.optimizers.rewrites.emitting import size_of
 from deploykit.optimizers.rewrites.normalizations import integer, is_float, number
 
 if TYPE_CHECKING:
@@ -20,15 +21,11 @@ if TYPE_CHECKING:
 _DOMAIN = "com.microsoft"
 
 
-def _given(node: ir.Node, at: int) -> ir.Value | None:
-    return node.inputs[at] if at < len(node.inputs) else None
-
-
 def _plain(node: ir.Node, *absent: int) -> bool:
     """Whether nothing but the result is asked for, all positions see all others, and these inputs are left out."""
     more = any(value.uses() or value.is_graph_output() for value in node.outputs[1:])
     changed = integer(node, "unidirectional", 0) or integer(node, "do_rotary", 0)
-    return not more and not changed and all(_given(node, at) is None for at in absent)
+    return not more and not changed and all(input_at(node, at) is None for at in absent)
 
 
 def _attend(
@@ -44,7 +41,7 @@ def _attend(
     )
     scale = number(node, "scale", 0.0) or 1 / math.sqrt(widths[0] // heads)
     scores = op.op("Mul", op.op("MatMul", q, k), op.like(scale, node.inputs[0]))
-    bias = _given(node, 5)
+    bias = input_at(node, 5)
     if bias is not None:
         scores = op.op("Add", scores, bias)
     mixed = op.transpose(op.op("MatMul", op.op("Softmax", scores, axis=-1), v), [0, 2, 1, 3])
@@ -53,7 +50,7 @@ def _attend(
 
 def multi_head_attention(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """Query, key and value [batch, sequence, width] with a bias for all; without masks of keys and without past."""
-    parts = [_given(node, at) for at in range(3)]
+    parts = [input_at(node, at) for at in range(3)]
     # Before opset 13 Softmax sees a matrix: the same over the last axis of any rank.
     if not _plain(node, 4, 6, 7) or op.opset < 13 or not is_float(parts[0]):
         return None
@@ -64,7 +61,7 @@ def multi_head_attention(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | Non
     heads = integer(node, "num_heads", 0)
     if len(widths) != 3 or heads < 1 or any(width % heads for width in widths):
         return None
-    bias = _given(node, 3)
+    bias = input_at(node, 3)
     if bias is not None:
         values = [op.op("Add", part, own) for part, own in zip(values, op.split(bias, 0, widths), strict=True)]
     return [_attend(op, node, values[0], values[1], values[2], widths)]
@@ -72,7 +69,7 @@ def multi_head_attention(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | Non
 
 def attention(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """Input [batch, sequence, width], one weight for query, key and value; without mask and without past."""
-    x, weight, bias = node.inputs[0], _given(node, 1), _given(node, 2)
+    x, weight, bias = node.inputs[0], input_at(node, 1), input_at(node, 2)
     if not _plain(node, 3, 4, 6) or op.opset < 13 or x is None or weight is None or not is_float(x) or rank_of(x) != 3:
         return None
     total, heads = size_of(weight, 1), integer(node, "num_heads", 0)

@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from deploykit import graph
 from deploykit.graph.signature import constant_of
+from deploykit.optimizers.editing import static_shape
 from deploykit.optimizers.rewrites.decomposition import Decomposition
-from deploykit.optimizers.rewrites.emitting import bodies_of, known_array, static_shape
+from deploykit.optimizers.rewrites.emitting import bodies_of, known_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from deploykit.optimizers.editing import rank_of
 from deploykit.optimizers.rewrites.decomposition import Decomposition
-from deploykit.optimizers.rewrites.emitting import rank_of, size_of
+from deploykit.optimizers.rewrites.emitting import size_of
 from deploykit.optimizers.rewrites.shaping import Product, dim, product, reshape_to
 
 if TYPE_CHECKING:

@@ -271,18 +271,6 @@ def known_array(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
     return None if tensor is None else tensor.numpy()
 
 
-def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The sizes when all are known."""
-    if value is None or value.shape is None or not value.shape.is_static():
-        return None
-    return tuple(int(size) for size in value.shape.numpy())
-
-
-def rank_of(value: ir.Value | None) -> int | None:
-    """Number of dimensions; None when it is not known."""
-    return None if value is None or value.shape is None else len(value.shape)
-
-
 def size_of(value: ir.Value, axis: int) -> int | None:
     """The size of one dimension when it is known."""
     size = None if value.shape is None or not -len(value.shape) <= axis < len(value.shape) else value.shape[axis]

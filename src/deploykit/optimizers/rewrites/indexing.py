@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from deploykit.optimizers.editing import input_at, rank_of
 from deploykit.optimizers.rewrites.decomposition import Decomposition
-from deploykit.optimizers.rewrites.emitting import known_array, rank_of, size_of
+from deploykit.optimizers.rewrites.emitting import known_array, size_of
 from deploykit.optimizers.rewrites.normalizations import integer
 
 if TYPE_CHECKING:
@@ -21,13 +22,9 @@ if TYPE_CHECKING:
 _LONGEST = 65_536  # indices along one axis that are written down
 
 
-def _given(node: ir.Node, at: int) -> ir.Value | None:
-    return node.inputs[at] if at < len(node.inputs) else None
-
-
 def constant_reshape(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """A shape without 0, and not computed, where at most one size of the result is unknown."""
-    output, wanted = node.outputs[0], known_array(_given(node, 1))
+    output, wanted = node.outputs[0], known_array(input_at(node, 1))
     if output.shape is None:
         return None
     sizes = [size_of(output, at) for at in range(len(output.shape))]
@@ -39,7 +36,7 @@ def constant_reshape(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 
 def expand_as_tile(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """Repeats of the dimensions of size 1 that grow; others have to be known not to."""
-    x, output, wanted = _input(node), node.outputs[0], known_array(_given(node, 1))
+    x, output, wanted = _input(node), node.outputs[0], known_array(input_at(node, 1))
     rank = rank_of(x)
     if rank is None or output.shape is None or wanted is None:
         return None
@@ -59,11 +56,11 @@ def pad(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 
     spec, Pad-18 and -19: negative pads remove elements.
     """
-    x, amounts, mode = _input(node), known_array(_given(node, 1)), node.attributes.get_string("mode", "constant")
+    x, amounts, mode = _input(node), known_array(input_at(node, 1)), node.attributes.get_string("mode", "constant")
     rank = rank_of(x)
     if op.opset < 11 or rank is None or amounts is None:
         return None
-    axes = known_array(_given(node, 3)) if _given(node, 3) is not None else np.arange(rank)
+    axes = known_array(input_at(node, 3)) if input_at(node, 3) is not None else np.arange(rank)
     if axes is None or len(amounts) != 2 * len(axes):
         return None
     begins, ends = [0] * rank, [0] * rank
@@ -71,13 +68,13 @@ def pad(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
         begins[int(axis)], ends[int(axis)] = int(amounts[at]), int(amounts[at + len(axes)])
     negative = min(begins + ends) < 0
     if mode == "constant":
-        if _given(node, 3) is None and not negative:
+        if input_at(node, 3) is None and not negative:
             return None
         value = _cut(op, x, begins, ends)
         added = [max(0, amount) for amount in begins + ends]
         if not any(added):
             return [value]
-        return [op.op("Pad", value, op.ints(added), *([] if _given(node, 2) is None else [_given(node, 2)]))]
+        return [op.op("Pad", value, op.ints(added), *([] if input_at(node, 2) is None else [input_at(node, 2)]))]
     if negative:
         return None
     value = x
@@ -109,12 +106,12 @@ def _mirrored(size: int | None, begin: int, end: int, mode: str) -> list[int] | 
 
 def slice_by_indices(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """Slices with a step below 0 as Gather, along axes of known size; the others stay one Slice."""
-    x, starts, ends = _input(node), known_array(_given(node, 1)), known_array(_given(node, 2))
+    x, starts, ends = _input(node), known_array(input_at(node, 1)), known_array(input_at(node, 2))
     rank = rank_of(x)
     if op.opset < 10 or rank is None or starts is None or ends is None:
         return None
-    axes = known_array(_given(node, 3)) if _given(node, 3) is not None else np.arange(len(starts))
-    steps = known_array(_given(node, 4)) if _given(node, 4) is not None else np.ones(len(starts), np.int64)
+    axes = known_array(input_at(node, 3)) if input_at(node, 3) is not None else np.arange(len(starts))
+    steps = known_array(input_at(node, 4)) if input_at(node, 4) is not None else np.ones(len(starts), np.int64)
     if axes is None or steps is None or not (steps < 0).any():
         return None
     forward = [at for at in range(len(starts)) if steps[at] > 0]
@@ -158,7 +155,7 @@ def split_sizes(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """The sizes of the parts written down, where the size of the axis is known."""
     x, axis, count = _input(node), integer(node, "axis", 0), len(node.outputs)
     size = size_of(x, axis) if rank_of(x) is not None else None
-    if _given(node, 1) is not None or "split" in node.attributes or size is None or count == 0:
+    if input_at(node, 1) is not None or "split" in node.attributes or size is None or count == 0:
         return None
     part = -(-size // count)  # the last one is smaller (spec, Split-18)
     sizes = [part] * (size // part if part else 0) + ([size % part] if part and size % part else [])
@@ -167,7 +164,7 @@ def split_sizes(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 
 def one_hot(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """Where an index equals its position; negative indices count from the end (spec, OneHot-11)."""
-    indices, depth, values = _input(node), known_array(_given(node, 1)), _given(node, 2)
+    indices, depth, values = _input(node), known_array(input_at(node, 1)), input_at(node, 2)
     rank = rank_of(indices)
     if rank is None or depth is None or values is None or indices.dtype is None or values.dtype is None:
         return None

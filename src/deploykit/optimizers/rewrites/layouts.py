@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from deploykit.optimizers.editing import rank_of
 from deploykit.optimizers.rewrites.decomposition import Decomposition
-from deploykit.optimizers.rewrites.emitting import rank_of
 from deploykit.optimizers.rewrites.normalizations import integer
 from deploykit.optimizers.rewrites.permuting import permute
 from deploykit.optimizers.rewrites.shaping import Product, dim, reshape_to

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from deploykit.optimizers.editing import input_at, rank_of
 from deploykit.optimizers.rewrites.decomposition import Decomposition
-from deploykit.optimizers.rewrites.emitting import rank_of
 from deploykit.optimizers.rewrites.normalizations import integer, is_float, number, widened
 
 if TYPE_CHECKING:
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from deploykit.optimizers.rewrites.emitting import Emitter
 
 _DOMAIN = "com.microsoft"
-
-
-def _given(node: ir.Node, at: int) -> ir.Value | None:
-    return node.inputs[at] if at < len(node.inputs) else None
 
 
 def _half_times(op: Emitter, x: ir.Value, gate: ir.Value) -> ir.Value:
@@ -42,7 +38,7 @@ def gelu(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 
 def bias_gelu(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """Of the sum of both inputs."""
-    x, bias = node.inputs[0], _given(node, 1)
+    x, bias = node.inputs[0], input_at(node, 1)
     if x is None or bias is None or not is_float(x):
         return None
     return [_erf_gelu(op, op.op("Add", x, bias))]
@@ -50,7 +46,7 @@ def bias_gelu(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 
 def fast_gelu(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """By tanh(sqrt(2 / pi) * (x + 0.044715 x^3)), as onnxruntime computes it (Hendrycks and Gimpel 2016, section 2)."""
-    x, bias = node.inputs[0], _given(node, 1)
+    x, bias = node.inputs[0], input_at(node, 1)
     if x is None or not is_float(x):
         return None
     x = x if bias is None else op.op("Add", x, bias)
@@ -69,7 +65,7 @@ def quick_gelu(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 
 
 def _skip_sum(op: Emitter, node: ir.Node, bias: ir.Value | None) -> ir.Value | None:
-    x, skip = node.inputs[0], _given(node, 1)
+    x, skip = node.inputs[0], input_at(node, 1)
     if x is None or skip is None or not is_float(x) or rank_of(x) != 3:
         return None
     total = op.op("Add", x, skip)
@@ -78,8 +74,8 @@ def _skip_sum(op: Emitter, node: ir.Node, bias: ir.Value | None) -> ir.Value | N
 
 def skip_layer_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """Layer normalization of input + skip + bias over the last dimension; the sum is the fourth output."""
-    total = _skip_sum(op, node, _given(node, 4))
-    scale, shift = _given(node, 2), _given(node, 3)
+    total = _skip_sum(op, node, input_at(node, 4))
+    scale, shift = input_at(node, 2), input_at(node, 3)
     if total is None or scale is None:
         return None
     wide, cast = widened(op, total)
@@ -94,8 +90,8 @@ def skip_layer_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] |
 
 def skip_rms_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """The same without mean and shift (SkipSimplifiedLayerNormalization)."""
-    total = _skip_sum(op, node, _given(node, 3))
-    scale = _given(node, 2)
+    total = _skip_sum(op, node, input_at(node, 3))
+    scale = input_at(node, 2)
     # The mean is not computed, and not promised to anybody.
     if total is None or scale is None or (len(node.outputs) > 1 and node.outputs[1].uses()):
         return None
@@ -109,7 +105,7 @@ def skip_rms_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | N
 
 def fused_matmul(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """As alpha * A' * B', each with its last two dimensions swapped when it says so (not those of transBatch)."""
-    a, b = node.inputs[0], _given(node, 1)
+    a, b = node.inputs[0], input_at(node, 1)
     if a is None or b is None or not is_float(a) or integer(node, "transBatchA", 0) or integer(node, "transBatchB", 0):
         return None
     sides = []
@@ -126,7 +122,7 @@ def fused_matmul(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 
 def bias_softmax(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """Softmax of data + bias over the last dimension."""
-    x, bias = node.inputs[0], _given(node, 1)
+    x, bias = node.inputs[0], input_at(node, 1)
     rank = rank_of(x)
     if x is None or bias is None or rank is None or integer(node, "axis", 1) not in (-1, rank - 1):
         return None
@@ -148,7 +144,7 @@ def fused_conv(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     conv = {key: value.value for key, value in node.attributes.items() if not key.startswith("activation")}
     result = op.op("Conv", *[value for value in node.inputs[:3] if value is not None], **conv)
     result.type = node.inputs[0].type if node.inputs[0] is not None else None
-    added = _given(node, 3)
+    added = input_at(node, 3)
     if added is not None:
         result = op.op("Add", result, added)
     if not activation:

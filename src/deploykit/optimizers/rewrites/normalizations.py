@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from deploykit.optimizers.editing import input_at, rank_of
 from deploykit.optimizers.rewrites.decomposition import Decomposition
-from deploykit.optimizers.rewrites.emitting import rank_of
 from deploykit.optimizers.rewrites.shaping import reshape_back
 
 if TYPE_CHECKING:
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from deploykit.optimizers.rewrites.emitting import Emitter
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
-
-
-def _given(node: ir.Node, at: int) -> ir.Value | None:
-    return node.inputs[at] if at < len(node.inputs) else None
 
 
 def number(node: ir.Node, name: str, default: float) -> float:
@@ -79,7 +75,7 @@ def _last_axes(axis: int, rank: int | None) -> list[int] | None:
 
 def layer_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """Ba, Kiros and Hinton 2016, equations 3 and 4; the scale applies after the cast back (spec)."""
-    x, scale, bias = node.inputs[0], _given(node, 1), _given(node, 2)
+    x, scale, bias = node.inputs[0], input_at(node, 1), input_at(node, 2)
     axes = _last_axes(integer(node, "axis", -1), rank_of(x))
     if x is None or scale is None or not is_float(x) or axes is None:
         return None
@@ -94,7 +90,7 @@ def layer_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None
 
 def rms_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """As x / sqrt(mean(x^2) + epsilon) * scale (Zhang and Sennrich 2019, equation 4)."""
-    x, scale = node.inputs[0], _given(node, 1)
+    x, scale = node.inputs[0], input_at(node, 1)
     axes = _last_axes(integer(node, "axis", -1), rank_of(x))
     if x is None or scale is None or not is_float(x) or axes is None or len(node.inputs) > 2:
         return None
@@ -108,7 +104,7 @@ def rms_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 
 def instance_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """Over the spatial dimensions of x [N, C, *spatial], scale and bias [C] (spec, InstanceNormalization)."""
-    x, scale, bias = node.inputs[0], _given(node, 1), _given(node, 2)
+    x, scale, bias = node.inputs[0], input_at(node, 1), input_at(node, 2)
     rank = rank_of(x)
     if x is None or scale is None or bias is None or not is_float(x) or rank is None or rank < 3:
         return None
@@ -125,7 +121,7 @@ def group_normalization(op: Emitter, node: ir.Node) -> Sequence[ir.Value] | None
 
     Wu and He 2018, equation 7; spec, GroupNormalization-18 and -21.
     """
-    x, scale, bias = node.inputs[0], _given(node, 1), _given(node, 2)
+    x, scale, bias = node.inputs[0], input_at(node, 1), input_at(node, 2)
     rank, groups = rank_of(x), integer(node, "num_groups", 0)
     if x is None or scale is None or bias is None or not is_float(x) or rank is None or rank < 2 or groups < 1:
         return None

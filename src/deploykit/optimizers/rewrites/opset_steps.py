@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from deploykit.optimizers.rewrites.emitting import known_array, rank_of, size_of
+from deploykit.optimizers.editing import input_at, rank_of
+from deploykit.optimizers.rewrites.emitting import known_array, size_of
 
 if TYPE_CHECKING:
     from deploykit.optimizers.rewrites.opset_place import Place
@@ -21,10 +22,6 @@ Step = Callable[["Place", ir.Node], str]
 def _setting(node: ir.Node, name: str, default: Any = None) -> Any:
     attribute = node.attributes.get(name)
     return default if attribute is None or attribute.is_ref() else attribute.value
-
-
-def _input(node: ir.Node, at: int) -> ir.Value | None:
-    return node.inputs[at] if at < len(node.inputs) else None
 
 
 def _give(node: ir.Node, at: int, value: ir.Value) -> None:
@@ -61,7 +58,7 @@ def to_attribute(name: str, at: int, *, scalar: bool = False) -> Step:
     """A constant input becomes an attribute."""
 
     def step(place: Place, node: ir.Node) -> str:
-        value = _input(node, at)
+        value = input_at(node, at)
         if value is None:
             return ASK
         array = known_array(value)
@@ -77,9 +74,9 @@ def to_attribute(name: str, at: int, *, scalar: bool = False) -> Step:
 
 def _reduce_down(place: Place, node: ir.Node) -> str:
     """Axes as an attribute. Empty axes reduce all, or nothing when the node says so."""
-    axes = known_array(_input(node, 1)) if _input(node, 1) is not None else None
+    axes = known_array(input_at(node, 1)) if input_at(node, 1) is not None else None
     noop = bool(_setting(node, "noop_with_empty_axes", 0))
-    if _input(node, 1) is not None and axes is None:
+    if input_at(node, 1) is not None and axes is None:
         return REFUSED
     empty = axes is None or not axes.size
     if empty and noop:
@@ -94,7 +91,7 @@ def _reduce_down(place: Place, node: ir.Node) -> str:
 def _split_up(place: Place, node: ir.Node) -> str:
     """Equal parts have to be asked for from 18 on."""
     del place
-    if _input(node, 1) is None and "num_outputs" not in node.attributes:
+    if input_at(node, 1) is None and "num_outputs" not in node.attributes:
         node.attributes["num_outputs"] = ir.AttrInt64("num_outputs", len(node.outputs))
     return ASK
 
@@ -226,7 +223,7 @@ def _resize_down(place: Place, node: ir.Node) -> str:
     """11 wants its region and its scales even where they are empty."""
     empty = np.zeros(0, np.float32)
     for at in (1, 2):
-        if _input(node, at) is None:
+        if input_at(node, at) is None:
             _give(node, at, place.constant(node, empty, "empty"))
     return ASK
 
@@ -237,7 +234,7 @@ def _resize_up(place: Place, node: ir.Node) -> str:
     if _setting(node, "coordinate_transformation_mode") == "tf_half_pixel_for_nn":
         return REFUSED
     for at in (1, 2, 3):
-        array = known_array(_input(node, at)) if _input(node, at) is not None else None
+        array = known_array(input_at(node, at)) if input_at(node, at) is not None else None
         if array is not None and not array.size:
             node.replace_input_with(at, None)
     return ASK
@@ -254,7 +251,7 @@ def _dft_up(place: Place, node: ir.Node) -> str:
 
 
 def _dft_down(place: Place, node: ir.Node) -> str:
-    if _input(node, 2) is None:
+    if input_at(node, 2) is None:
         node.attributes["axis"] = ir.AttrInt64("axis", -2)
         return _axis_counted(node)
     if to_attribute("axis", 2, scalar=True)(place, node) == REFUSED:
@@ -306,7 +303,7 @@ def _dropout_down(place: Place, node: ir.Node) -> str:
     """Before 12 there is no training, and the ratio says nothing."""
     if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
         return REFUSED  # its mask has another type and another meaning
-    training = _input(node, 2)
+    training = input_at(node, 2)
     if training is not None:
         known = known_array(training)
         if known is None or bool(known):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from deploykit.optimizers.editing import rank_of
 from deploykit.optimizers.rewrites.decomposition import Builder, Decomposition
-from deploykit.optimizers.rewrites.emitting import known_array, rank_of
+from deploykit.optimizers.rewrites.emitting import known_array
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from deploykit.optimizers.editing import rank_of
 from deploykit.optimizers.rewrites.decomposition import Builder, Decomposition
-from deploykit.optimizers.rewrites.emitting import known_array, rank_of
+from deploykit.optimizers.rewrites.emitting import known_array
 from deploykit.optimizers.rewrites.qlinear_to_qdq import attributes_of, given
 
 if TYPE_CHECKING:

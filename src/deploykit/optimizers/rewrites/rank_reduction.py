@@ -6,8 +6,9 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, ClassVar
 
+from deploykit.optimizers.editing import rank_of, static_shape
 from deploykit.optimizers.rewrites.decomposition import in_function
-from deploykit.optimizers.rewrites.emitting import Emitter, Names, known_array, rank_of, size_of, static_shape
+from deploykit.optimizers.rewrites.emitting import Emitter, Names, known_array, size_of
 from deploykit.optimizers.rewrites.permuting import LARGEST_RANK, permute
 from deploykit.optimizers.rewrites.shaping import Product, UnknownSizeError, dim, product, reshape_back
 from deploykit.optimizers.rewriting import Change, Rewrite

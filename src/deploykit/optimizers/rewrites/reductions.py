@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from deploykit.optimizers.editing import rank_of
 from deploykit.optimizers.rewrites.decomposition import Decomposition
-from deploykit.optimizers.rewrites.emitting import rank_of
 from deploykit.optimizers.rewrites.normalizations import integer, is_float
 
 if TYPE_CHECKING:

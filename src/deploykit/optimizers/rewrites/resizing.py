@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from deploykit.optimizers.editing import rank_of
 from deploykit.optimizers.rewrites.decomposition import Decomposition
-from deploykit.optimizers.rewrites.emitting import known_array, rank_of, size_of
+from deploykit.optimizers.rewrites.emitting import known_array, size_of
 from deploykit.optimizers.rewrites.interpolation import KNOWN_COORDINATES, Array, Sampling, indices, is_certain, weights
 from deploykit.optimizers.rewrites.normalizations import integer, is_float, number
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from deploykit.optimizers.editing import rank_of
 from deploykit.optimizers.rewrites.decomposition import Decomposition
-from deploykit.optimizers.rewrites.emitting import known_array, rank_of, size_of
+from deploykit.optimizers.rewrites.emitting import known_array, size_of
 from deploykit.optimizers.rewrites.normalizations import integer, is_float
 from deploykit.optimizers.rewrites.shaping import dim, reshape_to
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from deploykit.graph.signature import constant_of
-from deploykit.optimizers.rewrites.emitting import bodies_of, static_shape
+from deploykit.optimizers.editing import static_shape
+from deploykit.optimizers.rewrites.emitting import bodies_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

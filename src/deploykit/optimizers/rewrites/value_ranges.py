@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from deploykit.optimizers.rewrites.emitting import known_array, rank_of, size_of, static_shape
+from deploykit.optimizers.editing import input_at, rank_of, static_shape
+from deploykit.optimizers.rewrites.emitting import known_array, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,17 +111,13 @@ def _of_array(array: np.ndarray[Any, Any]) -> Range | None:
 
 def _computed(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
     if node.op_type in _PICKS:
-        return _union([range_of(_input(node, at), depth) for at in _PICKS[node.op_type]])
+        return _union([range_of(input_at(node, at), depth) for at in _PICKS[node.op_type]])
     if node.op_type == "Concat":
         return _union([range_of(given, depth) for given in node.inputs])
     rule = _RULES.get(node.op_type)
     if rule is None or (value.dtype not in _BOUNDED and node.op_type in _DIVIDES):
         return None
     return rule(node, value, depth)
-
-
-def _input(node: ir.Node, at: int) -> ir.Value | None:
-    return node.inputs[at] if at < len(node.inputs) else None
 
 
 def _union(ranges: Sequence[Range | None]) -> Range | None:
@@ -131,19 +128,19 @@ def _union(ranges: Sequence[Range | None]) -> Range | None:
 
 
 def _pair(node: ir.Node, depth: int) -> tuple[Range, Range] | None:
-    a, b = (range_of(_input(node, at), depth) for at in (0, 1))
+    a, b = (range_of(input_at(node, at), depth) for at in (0, 1))
     return None if a is None or b is None else (a, b)
 
 
 def _shape(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
     del value, depth
-    sizes = static_shape(_input(node, 0))
+    sizes = static_shape(input_at(node, 0))
     return _SIZES if sizes is None else (min(sizes, default=0), max(sizes, default=0))
 
 
 def _size(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
     del value, depth
-    sizes = static_shape(_input(node, 0))
+    sizes = static_shape(input_at(node, 0))
     return None if sizes is None else (math.prod(sizes), math.prod(sizes))
 
 
@@ -151,7 +148,7 @@ def _position(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
     """ArgMax and the like: a position along a dimension."""
     del value, depth
     axis = node.attributes.get("axis")
-    given = _input(node, 0)
+    given = input_at(node, 0)
     size = None if given is None else size_of(given, 0 if axis is None else axis.as_int())
     return _SIZES if size is None else (0, max(0, size - 1))
 
@@ -159,7 +156,7 @@ def _position(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
 def _indices(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
     """NonZero, and the second output of TopK: positions; the first output of TopK are elements."""
     if node.op_type == "TopK" and value.index() == 0:
-        return range_of(_input(node, 0), depth)
+        return range_of(input_at(node, 0), depth)
     return _SIZES
 
 
@@ -200,7 +197,7 @@ def _div(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
 
 def _mod(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
     del value
-    divisor = range_of(_input(node, 1), depth)
+    divisor = range_of(input_at(node, 1), depth)
     if divisor is None:
         return None
     reach = max(abs(divisor[0]), abs(divisor[1])) - 1
@@ -212,13 +209,13 @@ def _mod(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
 
 def _neg(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
     del value
-    found = range_of(_input(node, 0), depth)
+    found = range_of(input_at(node, 0), depth)
     return None if found is None else (-found[1], -found[0])
 
 
 def _abs(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
     del value
-    found = range_of(_input(node, 0), depth)
+    found = range_of(input_at(node, 0), depth)
     if found is None:
         return None
     low, high = found
@@ -251,8 +248,8 @@ def _max(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
 def _clip(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
     """Between its bounds when both are given, whatever comes in."""
     del value
-    found = range_of(_input(node, 0), depth)
-    low, high = range_of(_input(node, 1), depth), range_of(_input(node, 2), depth)
+    found = range_of(input_at(node, 0), depth)
+    low, high = range_of(input_at(node, 1), depth), range_of(input_at(node, 2), depth)
     if low is not None and high is not None:
         return min(low[0], high[0]), high[1]
     return None if found is None else _union([found, *(bound for bound in (low, high) if bound is not None)])
@@ -260,7 +257,7 @@ def _clip(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
 
 def _cast(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
     """Of an integer: the same number when its type holds it."""
-    found = range_of(_input(node, 0), depth)
+    found = range_of(input_at(node, 0), depth)
     limits = None if value.dtype is None else {**_BOUNDED, ir.DataType.FLOAT: _COUNTS}.get(value.dtype)
     if found is None or limits is None or value.dtype == ir.DataType.BOOL:
         return None
@@ -269,7 +266,7 @@ def _cast(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
 
 def _range(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
     del value
-    start, limit = (range_of(_input(node, at), depth) for at in (0, 1))
+    start, limit = (range_of(input_at(node, at), depth) for at in (0, 1))
     return _union([start, limit])
 
 
@@ -281,16 +278,16 @@ def _constant_of_shape(node: ir.Node, value: ir.Value, depth: int) -> Range | No
 
 def _pad(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
     del value
-    filler = _input(node, 2)
+    filler = input_at(node, 2)
     zero: Range | None = (0, 0)
-    return _union([range_of(_input(node, 0), depth), zero if filler is None else range_of(filler, depth)])
+    return _union([range_of(input_at(node, 0), depth), zero if filler is None else range_of(filler, depth)])
 
 
 def _reduce_sum(node: ir.Node, value: ir.Value, depth: int) -> Range | None:
     """At most as many as there are elements."""
     del value
-    found, sizes = range_of(_input(node, 0), depth), static_shape(_input(node, 0))
-    if found is None or sizes is None or rank_of(_input(node, 0)) is None:
+    found, sizes = range_of(input_at(node, 0), depth), static_shape(input_at(node, 0))
+    if found is None or sizes is None or rank_of(input_at(node, 0)) is None:
         return None
     count = math.prod(sizes)
     return min(found[0] * count, found[0], 0), max(found[1] * count, found[1], 0)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from deploykit.optimizers.editing import rank_of
 from deploykit.optimizers.rewrites.decomposition import Decomposition
-from deploykit.optimizers.rewrites.emitting import rank_of, size_of
+from deploykit.optimizers.rewrites.emitting import size_of
 from deploykit.optimizers.rewrites.normalizations import integer, is_float
 
 if TYPE_CHECKING:
