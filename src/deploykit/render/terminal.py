@@ -128,8 +128,15 @@ def _table(section: Section, width: int) -> Table:
             overflow="fold",
         )
     for row in section.rows:
-        table.add_row(*(Text(printable(row[index]), _CELLS.get(row[index], "")) for index in shown))
+        table.add_row(*(Text(printable(row[index]), _style(section.columns[index], row[index])) for index in shown))
     return table
+
+
+def _style(column: str, cell: str) -> str:
+    """A verdict looks in the table as it does above its findings."""
+    if column == "verdict" and (cell in _VERDICTS or cell.startswith("runs ")):
+        return _VERDICTS.get(cell, "yellow")
+    return _CELLS.get(cell, "")
 
 
 def _columns_that_fit(section: Section, width: int) -> list[int]:
