@@ -45,6 +45,13 @@ def test_revision_newer_than_the_kernels_is_refused_with_the_opset_that_works(on
     assert rows["pool"]["verdict"] == "supported"
 
 
+def test_revision_older_than_the_kernels_is_refused_with_an_opset_that_export_takes(onnx_file):
+    text = "agraph (float[2] x) => (float[2] y) { [r] y = Relu (x) }"
+    _, rows = ask(onnx_file(text, header='<ir_version: 3, opset_import: ["": 1]>\n'))
+    assert "for a newer revision" in rows["r"]["reason"]
+    assert rows["r"]["remedy"] == "use an opset from 7 on: deploykit export MODEL -o OUT --opset 7"
+
+
 def test_operator_of_a_later_opset_is_refused_with_that_opset(onnx_file):
     text = "agraph (string[2] x) => (string[2] y) { [join] y = StringConcat (x, x) }"
     _, rows = ask(onnx_file(text, header='<ir_version: 8, opset_import: ["": 17]>\n'))

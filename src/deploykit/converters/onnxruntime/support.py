@@ -199,16 +199,22 @@ def _without_kernel(operator: str, domain: str, opset: int, since: int, kernels:
     if schema.has_function or schema.has_context_dependent_function:
         return supported()  # ONNX Runtime inlines the body that the standard gives
     if kernels:
+        newer = [kernel.first for kernel in kernels if kernel.first > since]
+        older = len(newer) < len(kernels)
+        wanted = since - 1 if older else max(min(newer), _LOWEST_EXPORTED)
         return unsupported(
             f"opset {opset} means {operator} as revised in opset {since}, for which ONNX Runtime {ort.__version__} has "
-            "no CPU kernel; it has one for an older revision",
-            remedy=f"use an opset below {since}: deploykit export MODEL -o OUT --opset {since - 1}",
+            f"no CPU kernel; it has one for {'an older' if older else 'a newer'} revision",
+            remedy=f"use an opset {f'below {since}' if older else f'from {wanted} on'}: "
+            f"deploykit export MODEL -o OUT --opset {wanted}",
         )
     return unsupported(
         f"ONNX Runtime {ort.__version__} has no CPU kernel for {operator}", remedy="rewrite it with other operators"
     )
 
 
+# The least that `deploykit export --opset` takes.
+_LOWEST_EXPORTED = 7
 # ONNX Runtime had it before the standard did, and takes it at any opset.
 _EARLIER_HERE = {"LayerNormalization"}
 
