@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +127,7 @@ def _make(
             staging,
             product.format,
             files=product.files,
-            companions=product.companions,
+            companions=product.companions or _carried(parent, staging, output),
             inputs=product.inputs,
             outputs=product.outputs,
             target=product.target,
@@ -152,6 +153,27 @@ def _make(
         write_manifest(made)
         _spare_inputs(inputs, staging, output)
         report.artifacts[0] = dataclasses.replace(made, path=output)
+
+
+def _carried(parent: Artifact | None, staging: Path, output: Path) -> tuple[str, ...]:
+    """Copies what lies beside the parent (`m.assets`, its tokenizer) under the output's name; the names.
+
+    An output that stands beside its parent under the same stem has it already.
+    """
+    names: list[str] = []
+    if parent is None:
+        return ()
+    for companion in parent.companions:
+        source = parent.path.parent / companion
+        name = output.stem + companion.removeprefix(parent.path.stem)
+        if (output.parent / name).resolve() == source.resolve() and output.name != parent.path.name:
+            continue
+        if source.is_dir():
+            shutil.copytree(source, staging.parent / name)
+        else:
+            shutil.copy2(source, staging.parent / name)
+        names.append(name)
+    return tuple(names)
 
 
 def _spare_inputs(inputs: Mapping[str, Artifact], staging: Path, output: Path) -> None:

@@ -223,24 +223,30 @@ class ExportStage(Stage):
                 on_progress=on_progress,
             )
         findings = [Finding.from_dict(facts) for facts in outcome["findings"]]
-        findings += self._verdict(outcome)
+        findings = self._verdict(outcome, findings)
         metrics = {"parity": {"outputs": outcome["outputs"], "samples": outcome["samples"]}}
         if "proven" in outcome:
             metrics["parity"]["proven"] = outcome["proven"]
         return Verification(findings, metrics, "real" if outcome["samples"] else None)
 
-    def _verdict(self, outcome: dict[str, Any]) -> list[Finding]:
+    def _verdict(self, outcome: dict[str, Any], found: list[Finding]) -> list[Finding]:
+        """What was found, a wrong file said once: the dimension to blame (DK688), otherwise the outputs (DK625)."""
         wrong = [row["name"] for row in outcome["outputs"] if not row["passed"]]
         if wrong:
+            # The comparison's own failures, which go into the one sentence, or are implied by the dimension.
+            told = [f for f in found if f.severity == "error" and f.code.startswith("DK4")]
+            found = [finding for finding in found if finding not in told]
+            if any(finding.code == "DK688" for finding in found):
+                return found
             symbols = ", ".join(self.settings.dims) or "every dynamic dimension"
-            text = f"the exported file does not compute what {self.source.label} computes: {', '.join(wrong)}"
-            way = _OTHER_WAYS.get(self.via, "")
-            return [failure("DK625", f"{text} (compared over the range of {symbols})", hint=way)]
+            text = f"the exported file does not compute what {self.source.label} computes, over the range of {symbols}"
+            said = "; ".join(dict.fromkeys(finding.message for finding in told)) or ", ".join(wrong)
+            return [*found, failure("DK625", f"{text}: {said}", hint=_OTHER_WAYS.get(self.via, ""))]
         if not outcome["samples"]:
-            return []
+            return found
         worst = max((row["max_abs"] or 0.0 for row in outcome["outputs"]), default=0.0)
         text = f"equal to its source on {outcome['samples']} random inputs (largest difference {worst:.2g})"
-        return [note("DK626", text)]
+        return [*found, note("DK626", text)]
 
     def request(self) -> TorchRequest:
         """The worker's request; paths absolute, since the worker's folder is its own business."""

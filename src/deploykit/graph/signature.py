@@ -175,4 +175,6 @@ def _with_origin(found: Artifact, claim: Artifact) -> Artifact:
         options=claim.options,
         tool_versions=claim.tool_versions,
         files=found.files,
+        # Only what still lies beside it: nothing that was made of the file can come with what is gone.
+        companions=tuple(name for name in claim.companions if (found.path.parent / name).exists()),
     )
