@@ -205,8 +205,8 @@ def test_colours_follow_the_verdict():
         patch.setenv("COLUMNS", "110")
         show(report(), stream)
     lines = stream.getvalue().splitlines()
-    (refused,) = [line for line in lines if line.startswith("coreml@iOS17  ")]
-    (pieces,) = [line for line in lines if line.startswith("onnxruntime@nnapi  ")]
+    refused = next(line for line in lines if line.startswith("coreml@iOS17  "))
+    pieces = next(line for line in lines if line.startswith("onnxruntime@nnapi  "))
     assert "\x1b[1;31mdoes not run" in refused
     assert "\x1b[33mruns in 12 partitions" in pieces
     assert "\x1b[1;31mdoes not run" in stream.getvalue().partition("\x1b[1mcoreml@iOS17")[2]

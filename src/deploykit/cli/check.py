@@ -34,7 +34,9 @@ def check(
     dim: DimRangeOpt = None,
     probe: Annotated[
         bool,
-        typer.Option("--probe", help="Build and run nodes alone that nobody is sure about, where the engine is here."),
+        typer.Option(
+            "--probe", help="Build and run each node alone that nobody is sure about, by the engines installed here."
+        ),
     ] = False,
     save_nodes: Annotated[
         Path | None,
@@ -50,10 +52,10 @@ def check(
         typer.Option("--fix", help="Rewrite what the targets refuse; the result is proven equal before it is kept."),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="The file that --fix writes.")
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="The model that --fix writes.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --fix: list the rewrites and what they give, and write nothing.")
+        bool, typer.Option("--dry-run", help="With --fix, in the place of -o: list the rewrites and what they give.")
     ] = False,
     seed: SeedOpt = 0,
     format: Annotated[

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _COMMON: dict[str, Any] = {
     "json": Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")],
     "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no result, only errors.")],
-    "verbose": Annotated[bool, typer.Option("--verbose", "-v", help="Also show vendor logs and tracebacks.")],
+    "verbose": Annotated[
+        bool, typer.Option("--verbose", "-v", help="Fold nothing; also show vendor logs and tracebacks.")
+    ],
     "force": Annotated[bool, typer.Option("--force", help="Allow replacing files that exist.")],
     "strict": Annotated[bool, typer.Option("--strict", help="Warnings fail.")],
     "report": Annotated[
