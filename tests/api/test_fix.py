@@ -155,6 +155,7 @@ def test_nothing_is_written_where_no_rewrite_helps(model, tmp_path):
     report = deploykit.check(path, targets=["mnn"], fix=True, output=tmp_path / "fixed.onnx")
     assert report.exit_code == ExitCode.GATE_FAILED
     assert {"DK240", "DK201"} <= set(codes(report))
+    assert codes(deploykit.check(path, targets=["mnn"], fix=True, dry_run=True)) == codes(report)
     assert sorted(tmp_path.iterdir()) == [path]
 
 

@@ -122,8 +122,6 @@ class FixStage(Stage):
             state = outcome.state
             findings = findings_of(outcome, done=True)
             if not state.steps and state.refused:
-                text = "no rewrite makes a named target take more of the model: nothing is written"
-                findings.append(failure("DK240", text, hint="the findings of the check say what else can be done"))
                 return Product("onnx", findings=findings, metrics={"fix": metrics_of(state)})
             files = _copied(state.path, output)
         described = graph.describe(output)
@@ -183,6 +181,9 @@ def findings_of(outcome: Outcome, *, done: bool) -> list[Finding]:
     if not state.steps and not state.refused:
         kept = "the model is kept as it is" if done else "there is nothing to do"
         found.append(note("DK243", f"{_content(state)}: {kept}"))
+    if not state.steps and state.refused:
+        text = f"no rewrite makes a named target take more of the model{': nothing is written' if done else ''}"
+        found.append(failure("DK240", text, hint="the findings of the check say what else can be done"))
     for rewrite, nodes, why in outcome.dropped:
         named = ", ".join(nodes[:_LISTED]) + (f" and {len(nodes) - _LISTED} more" if len(nodes) > _LISTED else "")
         found.append(note("DK237", f"{rewrite.name} is not used on {named}: {why}", node=nodes[0] if nodes else None))
