@@ -263,3 +263,17 @@ def test_the_case_of_a_plugin_operator_in_the_default_domain(shared, deploykit_c
     after = {n.name: n for n in onnx.load(tmp_path / "s.onnx").graph.node if n.op_type in ("BatchedNMS_TRT", "MyScale")}
     assert {name: list(n.attribute) for name, n in after.items()} == {n: list(v.attribute) for n, v in before.items()}
     assert len(onnx.load(tmp_path / "s.onnx").graph.node) < len(onnx.load(model).graph.node)
+
+
+def test_a_whole_run_with_a_library(tmp_path, words_library):
+    text = """<ir_version: 10, opset_import: ["": 20, "ai.onnx.contrib": 1]>
+    agraph (float[n,3] x) => (float[n,3] z) { [split] a, b = ai.onnx.contrib.NegPos (x) z = Add (a, b) }"""
+    path = written(tmp_path, text)
+    without = deploykit.run(path, to=["onnxruntime"], output=tmp_path / "without")
+    assert without.exit_code == 1
+    assert any(f.node == "split" and "--custom-ops" in f.hint for f in without.findings)
+    report = deploykit.run(path, to=["onnxruntime"], custom_ops=words_library, output=tmp_path / "with")
+    assert report.exit_code == 0
+    (row,) = report.metrics["rows"]
+    assert (row["status"], row["execution"]) == ("passed", "real")
+    assert row["p50_ms"] > 0

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploykit.errors import UsageError
+from deploykit.errors import ConfigError, UsageError
 from deploykit.pipeline.config import Config, load_config
 from deploykit.pipeline.shorthand import config_from_options, decided, narrowed, to_yaml
 
@@ -18,6 +18,7 @@ NONE = {
     "metric": None,
     "weights": None,
     "args": None,
+    "custom_ops": None,
     "seed": 0,
 }
 
@@ -112,3 +113,26 @@ def test_a_metric_in_a_file_is_found_from_the_new_place_too(tmp_path):
     replay = load_config(path)
     assert replay.evaluate is not None
     assert replay.evaluate.metric == "../score.py:score"
+
+
+def test_extension_library_is_for_the_target_that_takes_one_and_travels_with_the_configuration(tmp_path):
+    library = tmp_path / "libours.so"
+    library.write_bytes(b"code")
+    config = config_from_options("model.onnx", options(to=["openvino,coreml"], custom_ops=[str(library)]))
+    assert config.custom_ops == {"openvino": str(library)}
+    text = to_yaml(config, tmp_path / "deploykit.yaml", Path())
+    assert yaml.safe_load(text)["custom_ops"] == {"openvino": "libours.so"}
+    (tmp_path / "model.onnx").write_bytes(b"not read here")
+    written = yaml.safe_load(text) | {"source": "model.onnx"}
+    (tmp_path / "deploykit.yaml").write_text(yaml.safe_dump(written))
+    assert load_config(tmp_path / "deploykit.yaml").custom_ops == {"openvino": "libours.so"}
+    library.unlink()
+    with pytest.raises(ConfigError, match=r"no such file: libours\.so"):
+        load_config(tmp_path / "deploykit.yaml")
+
+
+def test_extension_library_for_a_target_without_any_is_refused(tmp_path):
+    (tmp_path / "lib.so").write_bytes(b"code")
+    with pytest.raises(UsageError) as caught:
+        config_from_options("model.onnx", options(to=["coreml"], custom_ops=[f"coreml={tmp_path / 'lib.so'}"]))
+    assert caught.value.code == "DK232"

@@ -14,6 +14,7 @@ from deploykit.cli.command import command
 from deploykit.cli.options import (
     ArgOpt,
     CalibOpt,
+    CustomOpsOpt,
     DimRangeOpt,
     EvalOpt,
     InputOpt,
@@ -57,6 +58,7 @@ def run(
     sample: SampleOpt = None,
     weights: WeightsOpt = None,
     arg: ArgOpt = None,
+    custom_ops: CustomOpsOpt = None,
     calib: CalibOpt = None,
     eval: EvalOpt = None,
     metric: MetricOpt = None,
@@ -117,6 +119,7 @@ def run(
             precision=tuple(precisions),
             **facts,
             metric=metric,
+            custom_ops=custom_ops,
             output=output,
             only=tuple(only or ()),
             no_cache=no_cache,

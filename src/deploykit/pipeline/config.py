@@ -169,6 +169,8 @@ class Config(Section):
     bench: BenchSection | Literal[False] = BenchSection()
     """False leaves the benchmark out."""
     budgets: BudgetSection = BudgetSection()
+    custom_ops: dict[str, str] = {}
+    """Extension libraries by target name; their code is run."""
     output: str = "deploykit-out"
     seed: int = 0
 
@@ -205,8 +207,7 @@ class Config(Section):
     def precisions_for(self, target_name: str) -> list[str]:
         """What to make for a target, fp32 first."""
         target, _ = parse_target(target_name)
-        stated = self.targets[target_name].precisions
-        if stated is not None:
+        if (stated := self.targets[target_name].precisions) is not None:
             return list(dict.fromkeys(stated))
         made = ["fp32", *(entry.precision for entry in self.quantize)]
         return [precision for precision in dict.fromkeys(made) if precision in target.precisions]
@@ -331,6 +332,7 @@ def _check_names(config: Config, located: LocatedYaml) -> None:
 def _check_files(config: Config, located: LocatedYaml) -> None:
     """Every file that the configuration names is there, relative to its folder."""
     folder = located.path.parent
+    metric = config.evaluate.metric if config.evaluate and in_file(config.evaluate.metric) else None
     named: list[tuple[tuple[str | int, ...], str | None]] = [
         (("source",), config.source),
         (("weights",), config.weights),
@@ -338,12 +340,10 @@ def _check_files(config: Config, located: LocatedYaml) -> None:
         (("export", "custom_ops"), config.export.custom_ops),
         (("validate", "data"), config.validation.data),
         (("evaluate", "data"), config.evaluate.data if config.evaluate else None),
-        (
-            ("evaluate", "metric"),
-            config.evaluate.metric if config.evaluate and in_file(config.evaluate.metric) else None,
-        ),
+        (("evaluate", "metric"), metric),
         (("bench", "data"), config.bench.data if config.bench else None),
         *((("quantize", index, "calib"), entry.calib) for index, entry in enumerate(config.quantize)),
+        *((("custom_ops", name), file) for name, file in config.custom_ops.items()),
     ]
     for location, text in named:
         path = named_file(text, folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import shutil
 import time
 import traceback
 from pathlib import Path
@@ -19,7 +18,7 @@ from deploykit.pipeline.config import Config, load_config
 from deploykit.pipeline.outcome import Outcome, Status
 from deploykit.pipeline.output_folder import CACHE, check_folder, held
 from deploykit.pipeline.plan import STAGES, Step, make_plan
-from deploykit.pipeline.shorthand import config_from_options, decided, narrowed, to_yaml
+from deploykit.pipeline.shorthand import config_from_options, decided, libraries_for, narrowed, to_yaml
 from deploykit.pipeline.summary import summarize, write_reports
 from deploykit.pipeline.warming import warm
 from deploykit.progress import OnProgress, Progress, silent
@@ -27,6 +26,8 @@ from deploykit.report import Report, failure, merge_exit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from deploykit.api.extensions import CustomOps
 
 
 def run(
@@ -42,6 +43,7 @@ def run(
     metric: str | None = None,
     weights: str | None = None,
     args: Mapping[str, Any] | None = None,
+    custom_ops: CustomOps = None,
     output: str | Path | None = None,
     only: Sequence[str] = (),
     no_cache: bool = False,
@@ -54,7 +56,8 @@ def run(
     """Runs the chain of a `deploykit.yaml`, or of a model and options; see docs/configuration.md.
 
     source: a configuration file, of which `to` and `precision` choose a part, or anything that `export` takes together
-    with `to`; inputs, dims, sample, calib, eval, metric, weights, args and seed belong to the latter.
+    with `to`; inputs, dims, sample, calib, eval, metric, weights, args, seed and custom_ops (extension libraries)
+    belong to the latter.
     only: stages to run, with what they need. no_cache: redo everything. dry_run: only say what would be done.
     write_config: where to write a configuration that names the exporter, engine and float nodes that were chosen.
     Returns a report with one row per artifact; raises the DeploykitError of the configuration or of the export.
@@ -71,6 +74,7 @@ def run(
         "metric": metric,
         "weights": weights,
         "args": args,
+        "custom_ops": custom_ops,
         "seed": seed,
     }
     config, folder = _configuration(source, options)
@@ -112,6 +116,7 @@ _KEYS = {
     "metric": ("--metric", "evaluate.metric"),
     "weights": ("--weights", "weights"),
     "args": ("--arg", "args"),
+    "custom_ops": ("--custom-ops", "custom_ops"),
     "seed": ("--seed", "seed"),
 }
 
@@ -127,7 +132,9 @@ def _configuration(source: str | Path, options: Mapping[str, Any]) -> tuple[Conf
                     code="DK807",
                     hint=f"set `{key}` in {path}",
                 )
-        return narrowed(load_config(path), options["to"], options["precision"]), path.parent
+        config = load_config(path)
+        libraries_for({name: path.parent / file for name, file in config.custom_ops.items()}, config.targets)
+        return narrowed(config, options["to"], options["precision"]), path.parent
     return config_from_options(text, options), Path()
 
 
@@ -284,11 +291,7 @@ class Engine:
         final.parent.mkdir(parents=True, exist_ok=True)
         with io.staged(final, force=True) as staging:
             for name in names:
-                source = stored.parent / name
-                if source.is_dir():
-                    shutil.copytree(source, staging.parent / name)
-                else:
-                    shutil.copy2(source, staging.parent / name)
+                io.copy_entry(stored.parent / name, staging.parent / name)
         return final
 
 

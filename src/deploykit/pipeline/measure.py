@@ -25,10 +25,13 @@ def evaluate(
     label: str | None = None,
     samples: int | None = None,
     contract: Mapping[str, Any] | None = None,
+    custom_ops: Mapping[str, str] | None = None,
     seed: int = 0,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Runs the artifact over labelled data; metrics {"metric", "value", "samples", "engine", "execution", ...}.
+
+    custom_ops: extension libraries by target name.
 
     An artifact that cannot run on this machine gives a report with a note and no value.
     """
@@ -41,7 +44,8 @@ def evaluate(
         report.add(note("DK502", f"{artifact.name} was not evaluated: {reason or 'built here, not run'}"))
         return report
     request = data_request(data, "accuracy", samples=samples, seed=seed, label=label, contract=contract)
-    arguments = {"artifact": str(artifact), "data": request, "metric": metric, "options": {}}
+    arguments = {"artifact": str(artifact), "data": request, "metric": metric}
+    arguments["options"] = {"custom_ops": dict(custom_ops)} if custom_ops else {}
     try:
         result = run_isolated(
             comparison_worker(target),

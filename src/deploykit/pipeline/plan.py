@@ -108,6 +108,13 @@ class _Planner:
             return anchored(source, self.folder), str(run_isolated("data", DIGEST_JOB, arguments))
         return anchored(source, self.folder), digest_of(source, self.folder)
 
+    def _libraries(self, *names: str) -> tuple[dict[str, str], dict[str, str]]:
+        """The extension libraries of those targets from any working folder, and the digests that stand for them."""
+        wanted = {parse_target(name)[0].name for name in names}
+        files = {name: self.folder / file for name, file in self.config.custom_ops.items() if name in wanted}
+        paths = {name: str(file.absolute()) for name, file in files.items()}
+        return paths, {name: io.digest([file]) for name, file in files.items()}
+
     def _export(self) -> Step:
         config = self.config
         source, weights = anchored(config.source, self.folder), anchored(config.weights, self.folder)
@@ -154,13 +161,14 @@ class _Planner:
     def _check(self) -> Step:
         names = list(self.config.targets)
         options = {"targets": names, "dims": self.dims}
+        libraries, digests = self._libraries(*names)
         return Step(
             key="check",
             stage="check",
             function="deploykit.api.check:check",
             subjects=(self.float_step,),
-            options=options,
-            identity=options,
+            options={**options, "custom_ops": libraries},
+            identity={**options, "custom_ops": digests},
             distributions=(*_TOOLS["check"], *(d for name in names for d in parse_target(name)[0].distributions)),
         )
 
@@ -215,6 +223,8 @@ class _Planner:
             "contract": self.contract,
             "seed": self.config.seed,
         }
+        # The comparison runs in ONNX Runtime.
+        libraries, digests = self._libraries(name, "onnxruntime")
         step = quantized.get((precision, name))
         file = f"{self.model}{target.suffix}"
         return Step(
@@ -223,8 +233,8 @@ class _Planner:
             function="deploykit.api.convert:convert",
             subjects=(step.key if step else self.float_step,),
             references={"reference": "export"},
-            options={**options, "data": data},
-            identity={**options, "version": version, "data": digest},
+            options={**options, "data": data, "custom_ops": libraries},
+            identity={**options, "version": version, "data": digest, "custom_ops": digests},
             distributions=(*_TOOLS["convert"], *target.distributions),
             output=file,
             publish=Path(name) / precision / file,
@@ -258,13 +268,19 @@ class _Planner:
             "seed": self.config.seed,
         }
         subject = "export" if step is None else step.key
+        libraries, digests = self._libraries((step.target if step else None) or "onnxruntime")
         return Step(
             key="evaluate source" if step is None else f"evaluate {step.target} {step.precision}",
             stage="evaluate",
             function="deploykit.pipeline.measure:evaluate",
             subjects=(subject,),
-            options={**options, "data": data},
-            identity={**options, "metric": digest_of_metric(section.metric, self.folder), "data": digest},
+            options={**options, "data": data, "custom_ops": libraries},
+            identity={
+                **options,
+                "metric": digest_of_metric(section.metric, self.folder),
+                "data": digest,
+                "custom_ops": digests,
+            },
             distributions=(*_TOOLS["evaluate"], *(step.distributions if step else ())),
             target=step.target if step else None,
             precision=step.precision if step else None,
@@ -286,13 +302,14 @@ class _Planner:
             "dims": self.dims,
             "seed": self.config.seed,
         }
+        libraries, digests = self._libraries(*(step.target for step in converted if step.target))
         return Step(
             key="bench",
             stage="bench",
             function="deploykit.api.bench:bench",
             subjects=tuple(step.key for step in converted),
-            options={**options, "data": data},
-            identity={**options, "data": digest},
+            options={**options, "data": data, "custom_ops": libraries},
+            identity={**options, "data": digest, "custom_ops": digests},
             distributions=(*_TOOLS["bench"], *(d for step in converted for d in step.distributions)),
         )
 

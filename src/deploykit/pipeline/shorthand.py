@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 import yaml
 
+from deploykit.api.extensions import extension_libraries
 from deploykit.data import specs
 from deploykit.errors import UsageError
 from deploykit.pipeline.config import Config, in_file, named_file
-from deploykit.target import parse_target, require_converter
+from deploykit.target import get_target, parse_target, require_converter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from deploykit.api.extensions import CustomOps
     from deploykit.pipeline.outcome import Outcome
 
 
@@ -64,6 +66,7 @@ def config_from_options(source: str, options: Mapping[str, Any]) -> Config:
             if precision != "fp32"
         ],
         "targets": {name: {"precisions": precisions} for name in targets},
+        "custom_ops": libraries_for(options["custom_ops"], targets),
         "output": "deploykit-out",
         "seed": options["seed"],
     }
@@ -80,6 +83,15 @@ def config_from_options(source: str, options: Mapping[str, Any]) -> Config:
 def _listed(values: Sequence[str]) -> list[str]:
     """`a,b` and repeated options alike, each once."""
     return list(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
+
+
+def libraries_for(given: CustomOps, targets: Iterable[str]) -> dict[str, str]:
+    """The extension libraries by target name; comparisons take ONNX Runtime's, whatever is asked for.
+
+    Raises UsageError (DK232) and InvalidFileError as `extension_libraries` does.
+    """
+    wanted = [parse_target(name)[0] for name in targets]
+    return extension_libraries(given, wanted, besides=[get_target("onnxruntime")])
 
 
 def _input(spec: Any) -> dict[str, Any]:
@@ -154,6 +166,8 @@ def to_yaml(config: Config, path: Path, folder: Path) -> str:
             place[key] = _moved(place[key], path, folder)
     if config.evaluate is not None and in_file(config.evaluate.metric):
         document["evaluate"]["metric"] = _moved(config.evaluate.metric, path, folder)
+    if "custom_ops" in document:
+        document["custom_ops"] = {name: _moved(file, path, folder) for name, file in document["custom_ops"].items()}
     for entry in document.get("quantize", []):
         if "calib" in entry:
             entry["calib"] = _moved(entry["calib"], path, folder)
