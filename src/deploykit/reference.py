@@ -148,6 +148,8 @@ def _session(path: Path, threads: int | None) -> Any:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
+    # The arena keeps what was the most so far, in ever larger pieces: beside large weights it is too much.
+    options.enable_cpu_mem_arena = path.stat().st_size <= _LARGE
     if threads is not None:
         options.intra_op_num_threads = threads
     try:

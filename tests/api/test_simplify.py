@@ -185,6 +185,16 @@ def test_a_dimension_can_be_fixed(tmp_path):
     assert session(tmp_path / "out.onnx").run(None, {"x": np.ones((3, 4), np.float32)})[0].tolist() == [[5.0] * 4] * 3
 
 
+@pytest.mark.parametrize("engine", ["auto", "native"])
+def test_outputs_declare_what_follows_from_a_fixed_dimension(engine, tmp_path):
+    text = """agraph (float[n,4] x) => (float[unk,8] y) { a = Identity(x) b = Relu(a) y = Concat <axis=1> (b, b) }"""
+    path = save(tmp_path / "in.onnx", text)
+    fixed = deploykit.simplify(path, output=tmp_path / "fixed.onnx", dims=["n=1"], engine=engine)
+    assert fixed.artifact.outputs[0].shape == (1, 8)
+    free = deploykit.simplify(path, output=tmp_path / "free.onnx", engine=engine)
+    assert free.artifact.outputs[0].shape == ("unk", 8)
+
+
 @pytest.mark.parametrize("options", [{"dims": ["m=3"]}, {"engine": "magic"}, {"max_growth": 0.5}, {"dims": ["n=1..3"]}])
 def test_options_that_do_not_fit_are_refused(tmp_path, options):
     path = save(tmp_path / "in.onnx", SMALL)

@@ -13,6 +13,7 @@ from deploykit.isolation import run_isolated
 from deploykit.lazy import versions_of
 from deploykit.optimizers.candidates import (
     BLOCKED,
+    LARGEST_FOR_ALL,
     TIMEOUT_SECONDS,
     Candidate,
     attempt,
@@ -99,6 +100,8 @@ class SimplifyStage(Stage):
             chosen, fused = winner or before, None
             if self.fuse and (fused := self._fused(chosen, before, scratch, findings, on_progress)) is not None:
                 chosen, outcome = fused.candidate, fused.outcome
+            if before.size > LARGEST_FOR_ALL:
+                release(worker_of("native"))  # here the result is read once more, which takes its size twice
             files = _copy(chosen, output)
         if winner is None and fused is None:
             findings.append(note("DK640", "nothing was gained: the model is kept as it was"))
