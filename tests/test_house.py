@@ -258,3 +258,21 @@ def test_a_missing_backend_is_exit_3_with_the_command_that_installs_it(
     assert done.code == 3, done.stderr
     assert f"pip install 'deploykit[{MISSING_BACKENDS[call]}]'" in done.stderr
     assert set(tmp_path.iterdir()) - before <= {tmp_path / "__pycache__"}
+
+
+def test_a_model_is_checked_against_every_target_with_the_base_install_alone(
+    deploykit_cli, bare: dict[str, str], tmp_path: Path
+) -> None:
+    import onnx
+
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "model.onnx")
+    done = deploykit_cli("check", "model.onnx", "--target", "all", "--json", cwd=tmp_path, **bare)
+    assert done.code == 0
+    rows = done.json["metrics"]["targets"]
+    assert len(rows) > 15
+    # Where an engine is not here and its measured table does not know this very form, nobody is sure.
+    assert {row["name"] for row in rows if row["verdict"] != "runs whole"} <= {"coreml", "tensorrt-rtx"}
+    assert {row["verdict"] for row in rows} <= {"runs whole", "unknown"}
+    told = [finding for finding in done.json["findings"] if finding["code"] == "DK208"]
+    assert {finding["target"] for finding in told} == {"openvino", "tensorrt-rtx", "coreml"}
+    assert all("speaks in its place" in finding["message"] for finding in told)
