@@ -252,6 +252,14 @@ def no_space_named(path: Path) -> Iterator[None]:
         raise
 
 
+def copy_entry(source: Path, destination: Path) -> None:
+    """Copies a file, or a folder with everything in it."""
+    if source.is_dir():
+        shutil.copytree(source, destination)
+    else:
+        shutil.copy2(source, destination)
+
+
 def disk_full(path: object) -> OutputError:
     """The error for an output that did not fit; nothing of it is left."""
     return OutputError(

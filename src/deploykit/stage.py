@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +53,8 @@ class Stage(abc.ABC):
     """One step that makes one artifact from named inputs, which it never changes."""
 
     name: str
+    # What lies beside the first input is copied beside the output, unless the stage sees to it.
+    carries = True
 
     @property
     @abc.abstractmethod
@@ -127,7 +128,7 @@ def _make(
             staging,
             product.format,
             files=product.files,
-            companions=product.companions or _carried(parent, staging, output),
+            companions=product.companions or (_carried(parent, staging, output) if stage.carries else ()),
             inputs=product.inputs,
             outputs=product.outputs,
             target=product.target,
@@ -168,10 +169,7 @@ def _carried(parent: Artifact | None, staging: Path, output: Path) -> tuple[str,
         name = output.stem + companion.removeprefix(parent.path.stem)
         if (output.parent / name).resolve() == source.resolve() and output.name != parent.path.name:
             continue
-        if source.is_dir():
-            shutil.copytree(source, staging.parent / name)
-        else:
-            shutil.copy2(source, staging.parent / name)
+        io.copy_entry(source, staging.parent / name)
         names.append(name)
     return tuple(names)
 

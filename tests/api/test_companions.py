@@ -63,3 +63,12 @@ def test_a_run_publishes_it_beside_every_artifact(model, tmp_path):
     assert len(report.artifacts) == 2
     for artifact in report.artifacts:
         assert (artifact.path.parent / "net.assets" / "tokenizer.json").read_text() == "{}"
+
+
+def test_a_package_has_it_in_the_version_folder(model, tmp_path):
+    report = deploykit.package(model, as_="repository", output=tmp_path / "models")
+    assert report.exit_code == 0
+    assert [path.name for path in (tmp_path / "models").iterdir() if path.is_dir()] == ["net"]
+    version = tmp_path / "models" / "net" / "1"
+    assert (version / "model.assets" / "tokenizer.json").is_file()
+    assert read_manifest(version / "model.onnx").companions == ("model.assets",)

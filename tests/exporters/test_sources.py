@@ -135,6 +135,8 @@ def test_a_pickle_is_named_and_never_run(tmp_path, suffix, wrapped):
     with pytest.raises(ModelError) as refused:
         takes(detect(path))
     assert refused.value.code == "DK605"
+    # Nobody with a PyTorch file is sent to skops.
+    assert ("skops" in refused.value.hint) == (suffix in (".pkl", ".pickle", ".joblib") and not wrapped)
     assert not marker.exists()
 
 

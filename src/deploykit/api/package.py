@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from deploykit import io
 from deploykit.api.inspect import inspect
 from deploykit.api.serve import require_engine
 from deploykit.artifact import Artifact, write_manifest
@@ -35,6 +36,7 @@ class PackageStage(Stage):
     """
 
     name = "package"
+    carries = False  # into the version folder, by itself: a folder beside would be another model
 
     def __init__(self, model_name: str, max_batch: int | None, data: Mapping[str, Any]) -> None:
         """model_name: the folder's and the model's name."""
@@ -71,11 +73,19 @@ class PackageStage(Stage):
         for source, copy in names.items():
             (folder / copy).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(model.path.parent / source, folder / copy)
+        beside = {name: Path(main).stem + name.removeprefix(model.path.stem) for name in model.companions}
+        for source, copy in beside.items():
+            io.copy_entry(model.path.parent / source, folder / copy)
         files = tuple(names.values())
         copied = Artifact.of(folder / main, model.format, files=files)
         write_manifest(
             dataclasses.replace(
-                model, path=copied.path, files=files, sha256=copied.sha256, size_bytes=copied.size_bytes
+                model,
+                path=copied.path,
+                files=files,
+                companions=tuple(beside.values()),
+                sha256=copied.sha256,
+                size_bytes=copied.size_bytes,
             )
         )
         size, findings = self._max_batch_size(model)

@@ -193,6 +193,8 @@ def _from_pretrained(path: Path, auto: Any, config: Any) -> tuple[Any, list[str]
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
+            # So that they are listed; they are refused below.
+            ignore_mismatched_sizes=True,
         )
     except Exception as problem:  # transformers, torch and safetensors raise many kinds here
         text = str(problem)
@@ -210,7 +212,7 @@ def _from_pretrained(path: Path, auto: Any, config: Any) -> tuple[Any, list[str]
             hint="AutoModel.from_pretrained(folder) fails alike in your own code: mend the folder there",
         ) from problem
     missing = sorted(facts["missing_keys"])
-    wrong = sorted(str(key[0] if isinstance(key, tuple) else key) for key in facts.get("mismatched_keys") or ())
+    wrong = sorted(_sizes(key) for key in facts.get("mismatched_keys") or ())
     lost = [name for name in missing if "pooler" in name]
     bad = [name for name in missing if name not in lost] + wrong
     if bad:
@@ -222,6 +224,14 @@ def _from_pretrained(path: Path, auto: Any, config: Any) -> tuple[Any, list[str]
             hint="--task takes the part that was trained; deploykit export without --task takes the one in config.json",
         )
     return model.eval(), lost
+
+
+def _sizes(mismatch: Any) -> str:
+    """A weight of another size than config.json asks for, with both; transformers gives (name, found, wanted)."""
+    if not isinstance(mismatch, tuple) or len(mismatch) != 3:
+        return str(mismatch)
+    name, found, wanted = mismatch
+    return f"{name} is {list(found)} where config.json asks for {list(wanted)}"
 
 
 def _caches(model: Any, path: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:

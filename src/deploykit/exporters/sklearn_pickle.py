@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _LIMIT = 64 << 20
 _SHOWN = 6
+# Suffixes of PyTorch: who has such a file has no scikit-learn model.
+_TORCH = (".pt", ".pth", ".jit", ".bin", ".ckpt")
 # By their first bytes, as joblib knows them.
 _OPENERS: dict[bytes, Callable[[Path], IO[bytes]]] = {
     b"\x1f\x8b": gzip.open,  # type: ignore[dict-item]
@@ -53,11 +55,16 @@ def refusal(path: Path) -> ModelError:
     names = classes_in(path)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     context = [f"it names {', '.join(names[:_SHOWN])}{more}"] if names else []
+    if path.suffix.lower() in _TORCH:
+        hint = "in your own code: torch.save(model.state_dict(), 'weights.pt'), then deploykit export model.py:Net "
+        hint += "--weights weights.pt -o out.onnx"
+    else:
+        hint = "save the model with skops instead: skops.io.dump(model, 'model.skops'); or, if you made this file "
+        hint += f"yourself: deploykit export {path} --trust -o model.onnx"
     return ModelError(
         f"{path} is a Python pickle, which can run any code when it is loaded: it was not loaded",
         code="DK605",
         file=path,
         context=context,
-        hint="save the model with skops instead: skops.io.dump(model, 'model.skops'); or, if you made this file "
-        f"yourself: deploykit export {path} --trust -o model.onnx",
+        hint=hint,
     )

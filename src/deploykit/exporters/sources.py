@@ -69,7 +69,7 @@ KINDS: dict[str, SourceKind] = {
         ),
         SourceKind(
             "torch-pickle",
-            "a whole PyTorch module saved with torch.save, which runs code when it is loaded",
+            "a file of torch.save with other objects than tensors, as a whole module is, which runs code when loaded",
             way=(
                 "in your own code: torch.save(model.state_dict(), 'weights.pt'), then "
                 "deploykit export model.py:Net --weights weights.pt -o out.onnx"
@@ -342,10 +342,8 @@ def _pickle_kind(data: bytes, *, whole: bool) -> SourceKind:
     foreign = [name for name in names if not name.startswith(_TENSOR_GLOBALS)]
     if names and not foreign:
         return KINDS["torch-state"]
-    if whole and not any(name.startswith("torch") for name in names):
-        return KINDS["pickle"]
     # Legacy torch.save files are a row of pickles: the first holds a magic number only.
-    return KINDS["torch-pickle" if any(name.startswith("torch") for name in names) else "pickle"]
+    return KINDS["torch-pickle" if not whole or any(name.startswith("torch") for name in names) else "pickle"]
 
 
 def imported_names(data: bytes, strings: list[str] | None = None) -> list[str]:
