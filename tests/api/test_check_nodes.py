@@ -111,3 +111,10 @@ def test_after_a_fix_it_is_the_result_that_is_probed_and_saved(model, tmp_path):
         save_nodes=tmp_path / "nodes",
     )
     assert [entry["node"] for entry in report.metrics["saved_nodes"]] == ["det"]
+
+
+def test_one_path_cannot_be_the_model_and_the_folder_of_nodes(model, tmp_path):
+    both = tmp_path / "both.onnx"
+    with pytest.raises(UsageError, match="both name") as caught:
+        check(model, targets=["tensorrt"], fix=True, output=both, save_nodes=both)
+    assert caught.value.code == "DK235"

@@ -148,3 +148,11 @@ def test_junit_skips_the_target_that_nobody_can_judge() -> None:
     assert (suite.attrib["tests"], suite.attrib["failures"], suite.attrib["skipped"]) == ("3", "2", "1")
     (skipped,) = suite.findall("testcase/skipped")
     assert skipped.attrib["message"] == "1 of 2 nodes are unknown"
+
+
+def test_junit_does_not_count_unknown_nodes_where_the_engine_failed() -> None:
+    report = reports()["check"]
+    for row in report.metrics["targets"]:
+        row["unknown"] = 0
+    suite = ET.fromstring(render.render(report, "junit"))
+    assert [found.attrib["message"] for found in suite.findall("testcase/skipped")] == ["its engine failed"]

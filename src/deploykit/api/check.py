@@ -65,7 +65,7 @@ def check(
     and UnavailableError or VendorError when there is one target only and nobody can be asked about it.
     """
     started = time.perf_counter()
-    written = check_usage(fix=fix, output=output, dry_run=dry_run, force=force)
+    written = check_usage(fix=fix, output=output, dry_run=dry_run, force=force, besides=save_nodes)
     if dry_run and (probe or save_nodes is not None):
         option = "--probe" if probe else "--save-nodes"
         raise UsageError(

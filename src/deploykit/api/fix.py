@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from deploykit.opsupport.checker import TargetSummary
 
 
-def check_usage(*, fix: bool, output: str | Path | None, dry_run: bool, force: bool) -> Path | None:
+def check_usage(
+    *, fix: bool, output: str | Path | None, dry_run: bool, force: bool, besides: str | Path | None = None
+) -> Path | None:
     """The path to write, checked before any work; None when nothing is to be written.
 
+    besides: a folder that is written too.
     Raises UsageError (DK235) for options that do not go together, and OutputError as `io.check_output` does.
     """
     if not fix and (output is not None or dry_run):
@@ -30,6 +33,8 @@ def check_usage(*, fix: bool, output: str | Path | None, dry_run: bool, force: b
         raise UsageError("--fix needs to know where to write", code="DK235", hint="-o fixed.onnx, or --dry-run")
     if output is None or dry_run:
         return None
+    if besides is not None and Path(besides).absolute() == Path(output).absolute():
+        raise UsageError(f"-o and --save-nodes both name {output}", code="DK235", hint="--save-nodes takes a folder")
     return io.check_output(Path(output), force=force, suffix=".onnx")
 
 

@@ -69,7 +69,7 @@ def _open(report: Report) -> dict[str, str]:
     """Targets of a check that nobody could judge, and why: neither passed nor failed."""
     rows = report.metrics.get("targets", []) if report.command == "check" else []
     return {
-        label: f"{row['unknown']} of {row['nodes']} nodes are unknown"
+        label: f"{row['unknown']} of {row['nodes']} nodes are unknown" if row["unknown"] else "its engine failed"
         for label, row in zip(targets.labels(rows), rows, strict=True)
         if row["verdict"] == "unknown"
     }
