@@ -220,7 +220,17 @@ def test_doctor_and_targets_name_the_command_that_installs_each_backend(deployki
     extras = deploykit_cli("doctor", "--json", **bare).json["metrics"]["extras"]
     assert {row["name"]: row["install"] for row in extras if not row["installed"]} == {
         name: f"pip install 'deploykit[{name}]'"
-        for name in ("torch", "tensorflow", "simplify", "openvino", "tensorrt-rtx", "coreml", "serve", "images")
+        for name in (
+            "torch",
+            "huggingface",
+            "tensorflow",
+            "simplify",
+            "openvino",
+            "tensorrt-rtx",
+            "coreml",
+            "serve",
+            "images",
+        )
     }
     rows = {row["name"]: row for row in deploykit_cli("targets", "--json", **bare).json["metrics"]["targets"]}
     assert rows["onnxruntime"]["run"] is True
