@@ -369,3 +369,15 @@ def test_torchscript_files_are_exported(tmp_path):
     assert report.metrics["exporter"] == "torchscript"
     x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     np.testing.assert_allclose(run(out, x=x)[0], module(torch.from_numpy(x)).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_file_of_a_package_is_sent_to_its_module(tmp_path):
+    folder = tmp_path / "pkg" / "nets"
+    folder.mkdir(parents=True)
+    for package in (folder, folder.parent):
+        (package / "__init__.py").touch()
+    (folder / "net.py").write_text("from .layers import Net\n")
+    (tmp_path / "out").mkdir()
+    error = refusal(f"{folder / 'net.py'}:Net", output=tmp_path / "out" / "x.onnx", inputs=["x:float32[n,4]"])
+    assert error.code == "DK610"
+    assert error.hint.endswith(f"cd {tmp_path} && deploykit export pkg.nets.net:NAME")

@@ -189,6 +189,31 @@ def test_what_does_not_fit_is_refused_by_name(folder_of, tmp_path, family, optio
     assert list(tmp_path.iterdir()) == []
 
 
+def test_sizes_that_the_weights_do_not_have_are_shown(folder_of, tmp_path):
+    source = folder_of("bert")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "intermediate_size": 3}))
+    with pytest.raises(ModelError) as refused:
+        deploykit.export(source, output=tmp_path / "m.onnx")
+    assert refused.value.code == "DK680"
+    assert "where config.json asks for [3" in "".join(refused.value.context)
+
+
+def test_a_folder_of_links_as_the_hub_cache_has_them(folder_of, tmp_path):
+    source = folder_of("bert")
+    (source / "tokenizer.json").write_text("{}")
+    (tmp_path / "blobs").mkdir()
+    snapshot = tmp_path / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted(source.iterdir())):
+        file.rename(tmp_path / "blobs" / str(number))
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    report = deploykit.convert(snapshot, to="openvino", output=tmp_path / "m.xml")
+    assert report.exit_code == 0
+    assert not (tmp_path / "m.assets" / "tokenizer.json").is_symlink()
+    assert json.loads((tmp_path / "m.xml.deploykit.json").read_text())["companions"].keys() == {"m.assets"}
+
+
 def test_code_in_the_folder_is_not_run(folder_of, tmp_path):
     source = tmp_path / "model"
     source.mkdir()

@@ -197,3 +197,12 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     with pytest.raises(InvalidFileError, match="pipe or device") as caught:
         detect(str(tmp_path / "m.onnx"))
     assert caught.value.code == "DK103"
+
+
+def test_the_snapshot_in_a_folder_of_the_hub_cache_is_named(tmp_path):
+    snapshot = tmp_path / "models--x--y" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    with pytest.raises(UsageError) as refused:
+        detect(tmp_path / "models--x--y")
+    assert refused.value.hint == f"name the folder inside: {snapshot}"

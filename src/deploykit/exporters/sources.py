@@ -215,12 +215,13 @@ def _folder_kind(path: Path) -> SourceKind:
         return KINDS["savedmodel"]
     if is_huggingface(path):
         return KINDS["huggingface"]
+    inner = sorted(file.parent for name in ("*", "snapshots/*") for file in path.glob(f"{name}/config.json"))
     raise UsageError(
         f"{path} is a folder, and not one of a model",
         code="DK601",
         file=path,
         context=["a SavedModel folder has saved_model.pb, a Hugging Face folder has config.json"],
-        hint="name the model file itself",
+        hint=f"name the folder inside: {inner[0]}" if inner else "name the model file itself",
     )
 
 

@@ -224,13 +224,25 @@ def _check_signature(factory: Callable[..., Any], args: dict[str, Any], label: s
 
 def _user_failure(what: str, problem: BaseException) -> ModelError:
     where = user_line(problem)
+    hint = "run the file by itself with the same Python: the error is in it or in what it imports"
+    if where and "no known parent package" in str(problem):
+        package, root = _package(Path(where.file))
+        hint = f"a file that is part of a package is named as its module: cd {root} && deploykit export {package}:NAME"
     return ModelError(
         f"{what}: {reason(problem)}",
         code="DK610",
         file=where.file if where else None,
         context=[where.describe()] if where else [],
-        hint="run the file by itself with the same Python: the error is in it or in what it imports",
+        hint=hint,
     )
+
+
+def _package(file: Path) -> tuple[str, Path]:
+    """The module that a file of a package is, `package.part`, and the folder that the package lies in."""
+    root = file.resolve().parent
+    while root.parent != root and (root.parent / "__init__.py").is_file():
+        root = root.parent
+    return ".".join(file.resolve().with_suffix("").relative_to(root.parent).parts), root.parent
 
 
 def _from_program(request: TorchRequest) -> Loaded:
