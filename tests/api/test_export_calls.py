@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
+
 import numpy as np
 import onnxruntime
 import pytest
 import torch
 
 import deploykit
-from deploykit.errors import UsageError
+from deploykit.errors import ModelError, UsageError
 from deploykit.isolation import workers
 
 MODULES = """
@@ -319,3 +322,19 @@ def test_outputs_declare_the_sizes_that_they_follow(source, tmp_path, exporter):
     assert report.exit_code == 0
     assert report.artifact.outputs[0].shape == ("b", "length", 4)
     assert run(out, {"x": np.ones((2, 9, 8), np.float32)})["output"].shape == (2, 9, 4)
+
+
+def test_a_program_of_another_format_says_who_saved_it(tmp_path):
+    torch.export.save(torch.export.export(torch.nn.Linear(4, 2), (torch.ones(2, 4),)), tmp_path / "now.pt2")
+    with zipfile.ZipFile(tmp_path / "now.pt2") as now, zipfile.ZipFile(tmp_path / "then.pt2", "w") as then:
+        for name in now.namelist():
+            data = now.read(name)
+            if name.endswith("models/model.json"):
+                facts = json.loads(data)
+                facts |= {"schema_version": {"major": 99, "minor": 1}, "torch_version": "9.9.0"}
+                data = json.dumps(facts).encode()
+            then.writestr(name, data)
+    with pytest.raises(ModelError) as refused:
+        deploykit.export(tmp_path / "then.pt2", output=tmp_path / "x.onnx")
+    assert refused.value.code == "DK611"
+    assert list(refused.value.context) == ["it was saved by PyTorch 9.9.0, in format 99.1"]

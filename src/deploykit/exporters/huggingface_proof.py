@@ -14,6 +14,7 @@ from deploykit.errors import DataError, VendorError
 from deploykit.exporters.huggingface_inputs import BATCH, PAST, SEQUENCE, past_name, present_name
 from deploykit.exporters.huggingface_model import cache_parameter, load
 from deploykit.exporters.proof import SourceSide, not_compared
+from deploykit.exporters.sample_file import read_arrays
 from deploykit.graph.stochastic import stochastic_nodes
 from deploykit.parity import TOLERANCES
 from deploykit.progress import OnProgress, silent
@@ -91,11 +92,7 @@ def _sample_file(pretrained: Pretrained, request: HuggingfaceRequest) -> list[Sa
     """
     if not request["sample"]:
         return []
-    try:
-        with np.load(request["sample"], allow_pickle=False) as archive:
-            feeds = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError) as problem:
-        raise DataError(f"{request['sample']} cannot be read as a .npz sample: {problem}", code="DK622") from problem
+    feeds = read_arrays(request["sample"])
     names = [spec.name for spec in pretrained.inputs.specs]
     wrong = sorted(set(names) ^ set(feeds))
     if wrong:

@@ -12,6 +12,7 @@ import numpy as np
 from deploykit.artifact import TensorSpec
 from deploykit.data.specs import DimRange
 from deploykit.errors import DataError
+from deploykit.exporters.sample_file import read_arrays
 from deploykit.exporters.sklearn_inputs import inputs_of
 from deploykit.exporters.sklearn_loading import load_estimator
 from deploykit.exporters.symbols import described
@@ -79,7 +80,7 @@ def load(request: SklearnRequest) -> SklearnSource:
     path = Path(request["path"])
     model, findings = load_estimator(path, request["kind"], trust=request["trust"])
     _one_process(model)
-    arrays = _read(Path(request["sample"])) if request["sample"] else {}
+    arrays = read_arrays(request["sample"], "X=X", "; strings as X.astype(str)") if request["sample"] else {}
     given = [TensorSpec.from_dict(facts) for facts in request["inputs"]]
     inputs = inputs_of(model, given, arrays, path)
     changed = {spec.name: spec for spec in described(inputs.specs, [], request["dims"], path)}
@@ -101,19 +102,6 @@ def _one_process(model: Any) -> None:
     for name in getattr(model, "get_params", dict)():
         if name == "n_jobs" or name.endswith("__n_jobs"):
             model.set_params(**{name: 1})
-
-
-def _read(path: Path) -> dict[str, Array]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError) as problem:
-        raise DataError(
-            f"{path} cannot be read as a .npz sample: {problem}",
-            code="DK622",
-            file=path,
-            hint="np.savez('sample.npz', X=X) with one array for each input; strings as X.astype(str)",
-        ) from problem
 
 
 def _fitted(arrays: dict[str, Array], inputs: Inputs, path: Path) -> dict[str, Array]:

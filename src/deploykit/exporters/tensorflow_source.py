@@ -7,12 +7,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from deploykit.artifact import TensorSpec
 from deploykit.data import DimRange, Sample
 from deploykit.data.specs import format_input
 from deploykit.errors import DataError, UsageError
+from deploykit.exporters.sample_file import read_arrays
 from deploykit.exporters.symbols import described
 
 if TYPE_CHECKING:
@@ -85,16 +84,7 @@ def spec_of(port: Port) -> TensorSpec:
 
 def read_sample(path: str, specs: tuple[TensorSpec, ...]) -> Sample:
     """The user's sample as one feed; raises DataError (DK622) when it does not fit the inputs."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError) as problem:
-        raise DataError(
-            f"{path} cannot be read as a .npz sample: {problem}",
-            code="DK622",
-            file=path,
-            hint="np.savez('sample.npz', x=x) with one array for each input",
-        ) from problem
+    arrays = read_arrays(path)
     feeds = {}
     for spec in specs:
         array, shape = arrays.get(spec.name), spec.shape or ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from deploykit.data.dtypes import dtype_name, numpy_dtype
 from deploykit.data.specs import DimRange, format_input
 from deploykit.errors import DataError, ModelError, UsageError
 from deploykit.exporters.diagnosis import reason, user_line
+from deploykit.exporters.sample_file import read_arrays
 from deploykit.exporters.torch_arguments import bind
 from deploykit.exporters.torch_flat import Flat, flatten, is_plain, names_of
 from deploykit.exporters.torch_inference import input_specs
@@ -115,7 +115,7 @@ def prepare(loaded: Loaded, request: TorchRequest) -> Call:
     fails on the example, DataError (DK622) for a sample that does not fit.
     """
     specs = tuple(TensorSpec.from_dict(facts) for facts in request["inputs"])
-    sample = _read_sample(request["sample"]) if request["sample"] else {}
+    sample = read_arrays(request["sample"]) if request["sample"] else {}
     program_specs = _program_specs(loaded)
     specs = specs or _specs_of(sample) or program_specs
     findings = []
@@ -136,19 +136,6 @@ def prepare(loaded: Loaded, request: TorchRequest) -> Call:
     call.example = _example(call, sample, request["seed"])
     _name_outputs(call, loaded)
     return call
-
-
-def _read_sample(path: str) -> dict[str, np.ndarray[Any, Any]]:
-    try:
-        with np.load(Path(path), allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError) as problem:
-        raise DataError(
-            f"{path} cannot be read as a .npz sample: {problem}",
-            code="DK622",
-            file=path,
-            hint="np.savez('sample.npz', x=x) with one array for each input",
-        ) from problem
 
 
 def _specs_of(sample: Mapping[str, np.ndarray[Any, Any]]) -> tuple[TensorSpec, ...]:

@@ -15,6 +15,7 @@ import json
 import pickle
 import random
 import sys
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
     from deploykit.exporters.request import TorchRequest
 
+# Of the text of an exported program, which has no weights.
+_MAX_PROGRAM_BYTES = 256 << 20
 _ENVIRONMENTS = {"site-packages", "dist-packages", ".venv", "venv", "node_modules"}
 
 
@@ -257,9 +260,23 @@ def _from_program(request: TorchRequest) -> Loaded:
                 f"{path} cannot be read as an exported program: {reason(problem)}",
                 code="DK611",
                 file=path,
+                context=_saved_by(path),
                 hint=f"save it again with PyTorch {torch.__version__}: torch.export.save(program, {path.name!r})",
             ) from problem
     return Loaded(program.module(), [], program)
+
+
+def _saved_by(path: Path) -> list[str]:
+    """What an exported program says of the PyTorch that saved it; empty where it says nothing."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next(name for name in archive.namelist() if name.endswith(("models/model.json", "program.json")))
+            with archive.open(name) as stream:
+                facts = json.loads(stream.read(_MAX_PROGRAM_BYTES))
+        version, form = facts.get("torch_version", "?"), facts["schema_version"]
+        return [f"it was saved by PyTorch {version}, in format {form['major']}.{form['minor']}"]
+    except (OSError, ValueError, LookupError, StopIteration, AttributeError, TypeError, zipfile.BadZipFile):
+        return []
 
 
 @contextlib.contextmanager
