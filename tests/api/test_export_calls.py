@@ -198,6 +198,7 @@ def test_a_frozen_dimension_is_named_and_not_the_free_one(source, tmp_path):
     assert report.exit_code == 1
     blamed = [finding.message for finding in report.findings if finding.code == "DK688"]
     assert len(blamed) == 1
+    assert [finding.code for finding in report.findings if finding.severity == "error"] == ["DK688"], "said once"
     assert "'length'" in blamed[0]
     assert "right at" in blamed[0]
     assert not list(tmp_path.glob("*"))

@@ -215,6 +215,14 @@ def _from_pretrained(path: Path, auto: Any, config: Any) -> tuple[Any, list[str]
     wrong = sorted(_sizes(key) for key in facts.get("mismatched_keys") or ())
     lost = [name for name in missing if "pooler" in name]
     bad = [name for name in missing if name not in lost] + wrong
+    if wrong and len(bad) == len(wrong):
+        raise ModelError(
+            f"{len(wrong)} weights in the folder have other sizes than config.json asks for",
+            code="DK680",
+            file=path,
+            context=[*wrong[:3]],
+            hint="compare config.json with the one that the weights came with",
+        )
     if bad:
         raise ModelError(
             f"the folder has no weights for {len(bad)} tensors of {type(model).__name__}, which would be random",
