@@ -82,6 +82,7 @@ def test_a_text_encoder_with_its_tokenizer_beside_it(folder_of, tmp_path):
     assert read_manifest(out).companions == ("bert.assets",)
 
 
+@pytest.mark.slow
 def test_what_lies_beside_the_output_is_replaced_only_with_force(folder_of, tmp_path):
     source = folder_of("bert")
     (tmp_path / "m.assets").mkdir()
