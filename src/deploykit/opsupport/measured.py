@@ -55,7 +55,21 @@ class Measured:
             told = f"its revisions {revisions} were measured, not {node.since}" if revisions else "it was not measured"
             return self._unmeasured(told)
         point = points.get(signature(node))
-        return self._near(node, points) if point is None else self._said(node, point)
+        if point is None:
+            return self._unmeasured(f"{node.op} was not measured with {_told(node)}")
+        return self._said(node, point)
+
+    def near(self, node: NodeFacts) -> Verdict:
+        """Of a node whose point differs in the rank or in open sizes only: a condition where all of those ran."""
+        told = f"{node.op} was not measured with {_told(node)}"
+        like = signature(node).split()[:2]
+        points = self.operators.get(node.key, {}).get(str(node.since), {})
+        near = {name: point for name, point in points.items() if name.split()[:2] == like}
+        if not near or any(point != 1 for point in near.values()):
+            return self._unmeasured(told)
+        ranks = sorted({name.split()[2] for name in near} - {"?"})
+        ran = f"it ran in rank {', '.join(ranks)}" if ranks else "it ran with another shape"
+        return conditional(f"{told}; {ran}", remedy=_PROBE, source=self.source)
 
     def wrong(self, node: NodeFacts) -> str | None:
         """Why the values are wrong although the engine takes the node; None when that is not known."""
@@ -64,17 +78,6 @@ class Measured:
             return None
         verdict = self._said(node, point)
         return verdict.reason if not verdict.runs and verdict.reason.startswith(WRONG) else None
-
-    def _near(self, node: NodeFacts, points: Mapping[str, Any]) -> Verdict:
-        """A point that differs in the rank or in open sizes only is a condition where all of those ran."""
-        told = f"{node.op} was not measured with {_told(node)}"
-        like = signature(node).split()[:2]
-        near = {name: point for name, point in points.items() if name.split()[:2] == like}
-        if not near or any(point != 1 for point in near.values()):
-            return self._unmeasured(told)
-        ranks = sorted({name.split()[2] for name in near} - {"?"})
-        ran = f"it ran in rank {', '.join(ranks)}" if ranks else "it ran with another shape"
-        return conditional(f"{told}; {ran}", remedy=_PROBE, source=self.source)
 
     def _unmeasured(self, why: str) -> Verdict:
         return unknown(why, remedy=_PROBE, source=self.source)

@@ -107,6 +107,8 @@ class Shelf:
             spoken.append(("measurement", _from(self.measured.judge(node), self.measured.source)))
         if self.table is not None:
             spoken.append(("table", _from(self.table.judge(node), self.table.source)))
+        if self.measured is not None and all(verdict.status is Status.UNKNOWN for _, verdict in spoken):
+            spoken.append(("measurement", self.measured.near(node)))
         return spoken
 
     def heard(self, said: Verdict, node: NodeFacts) -> list[tuple[Kind, Verdict]]:
