@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.artifact import TensorSpec
+from deploykit.data.request import dim_ranges
 from deploykit.data.specs import DimRange
 from deploykit.errors import DataError
 from deploykit.exporters.sample_file import read_arrays
@@ -85,7 +86,7 @@ def load(request: SklearnRequest) -> SklearnSource:
     inputs = inputs_of(model, given, arrays, path)
     changed = {spec.name: spec for spec in described(inputs.specs, [], request["dims"], path)}
     inputs = dataclasses.replace(inputs, specs=tuple(changed.get(spec.name, spec) for spec in inputs.specs))
-    bounds = {name: DimRange(name, int(low or 0), high) for name, (low, high) in request["dims"].items()}
+    bounds = dim_ranges(request["dims"])
     batch = inputs.batch
     given_range = (
         bounds.get(batch, DimRange(batch, 1, None)) if isinstance(batch, str) else DimRange("batch", batch, batch)

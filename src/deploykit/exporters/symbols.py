@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from deploykit.artifact import TensorSpec
+from deploykit.data import DimRange
 from deploykit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+
+def ranges_of(specs: Iterable[TensorSpec], given: Mapping[str, DimRange]) -> dict[str, DimRange]:
+    """Every symbol of the inputs with its range; from 1 up where none was given."""
+    names = [dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)]
+    return {name: given.get(name, DimRange(name, 1, None)) for name in dict.fromkeys(names)}
 
 
 def described(

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from deploykit.artifact import TensorSpec
 from deploykit.data import DimRange, Sample
+from deploykit.data.request import dim_ranges
 from deploykit.data.specs import format_input
 from deploykit.errors import DataError, UsageError
 from deploykit.exporters.sample_file import read_arrays
-from deploykit.exporters.symbols import described
+from deploykit.exporters.symbols import described, ranges_of
 
 if TYPE_CHECKING:
     from deploykit.exporters.request import TensorflowRequest
@@ -30,8 +31,7 @@ class LoadedSource:
     @property
     def symbols(self) -> dict[str, DimRange]:
         """Every symbol of the inputs with its range; from 1 up where none was given."""
-        names = [dim for spec in self.specs for dim in spec.shape or () if isinstance(dim, str)]
-        return {name: self.ranges.get(name, DimRange(name, 1, None)) for name in dict.fromkeys(names)}
+        return ranges_of(self.specs, self.ranges)
 
 
 def load(request: TensorflowRequest) -> LoadedSource:
@@ -53,7 +53,7 @@ def load(request: TensorflowRequest) -> LoadedSource:
                 tensor=spec.name,
                 hint=f"--input '{spec.name}:{spec.dtype}[batch,...]'",
             )
-    ranges = {name: DimRange(name, int(low or 0), high) for name, (low, high) in request["dims"].items()}
+    ranges = dim_ranges(request["dims"])
     return LoadedSource(model, specs, ranges)
 
 

@@ -10,10 +10,12 @@ import torch
 
 from deploykit.artifact import TensorSpec
 from deploykit.data.dtypes import dtype_name, numpy_dtype
+from deploykit.data.request import dim_ranges
 from deploykit.data.specs import DimRange, format_input
 from deploykit.errors import DataError, ModelError, UsageError
 from deploykit.exporters.diagnosis import reason, user_line
 from deploykit.exporters.sample_file import read_arrays
+from deploykit.exporters.symbols import ranges_of
 from deploykit.exporters.torch_arguments import bind
 from deploykit.exporters.torch_flat import Flat, flatten, is_plain, names_of
 from deploykit.exporters.torch_inference import input_specs
@@ -86,8 +88,7 @@ class Call:
     @property
     def symbols(self) -> dict[str, DimRange]:
         """Every symbol of the inputs with its range; from 1 up where none was given."""
-        names = [dim for spec in self.specs for dim in spec.shape or () if isinstance(dim, str)]
-        return {name: self.ranges.get(name, DimRange(name, 1, None)) for name in dict.fromkeys(names)}
+        return ranges_of(self.specs, self.ranges)
 
 
 def as_tensor(array: np.ndarray[Any, Any], spec: TensorSpec) -> torch.Tensor:
@@ -124,7 +125,7 @@ def prepare(loaded: Loaded, request: TorchRequest) -> Call:
         if specs:
             text = f"inputs were read off the operators that take them: {', '.join(map(format_input, specs))}"
             findings = [note("DK690", text, hint="--input when the module takes others")]
-    ranges = {name: DimRange(name, int(low or 0), high) for name, (low, high) in request["dims"].items()}
+    ranges = dim_ranges(request["dims"])
     if program_specs:
         known = {dim for spec in specs for dim in spec.shape or ()}
         ranges = {**{name: bounds for name, bounds in _program_ranges(loaded).items() if name in known}, **ranges}
