@@ -165,3 +165,12 @@ def test_the_command_line_offers_the_stages_and_precisions_of_the_chain():
 
     assert run.STAGES == STAGES
     assert typing.get_args(Precision) == run.PRECISIONS
+
+
+def test_check_asks_with_the_options_that_convert_uses(folder):
+    chosen = {"minimum_deployment_target": "iOS16"}
+    plan = by_key(make_plan(config(targets={"openvino": {}, "coreml": {"options": chosen}}), folder))
+    assert plan["check"].options["options"] == {"coreml": chosen}
+    assert plan["convert coreml int8"].options["options"] == chosen
+    plain = by_key(make_plan(config(targets={"openvino": {}, "coreml": {}}), folder))
+    assert plain["check"].identity != plan["check"].identity

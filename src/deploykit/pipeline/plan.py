@@ -160,7 +160,8 @@ class _Planner:
 
     def _check(self) -> Step:
         names = list(self.config.targets)
-        options = {"targets": names, "dims": self.dims}
+        given = {parse_target(name)[0].name: dict(section.options) for name, section in self.config.targets.items()}
+        options = {"targets": names, "dims": self.dims, "options": {name: of for name, of in given.items() if of}}
         libraries, digests = self._libraries(*names)
         return Step(
             key="check",
