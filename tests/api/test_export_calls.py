@@ -339,3 +339,14 @@ def test_a_program_of_another_format_says_who_saved_it(tmp_path):
         deploykit.export(tmp_path / "then.pt2", output=tmp_path / "x.onnx")
     assert refused.value.code == "DK611"
     assert list(refused.value.context) == ["it was saved by PyTorch 9.9.0, in format 99.1"]
+
+
+def test_the_module_of_torchscript_may_be_called_otherwise_than_self(tmp_path):
+    class Net(torch.nn.Module):
+        def forward(this, x):  # noqa: N805
+            return x.relu() + 1
+
+    torch.jit.script(Net()).save(str(tmp_path / "net.pt"))
+    report = deploykit.export(tmp_path / "net.pt", output=tmp_path / "net.onnx", inputs=["x:float32[n,4]"])
+    assert report.exit_code == 0
+    assert [spec.name for spec in report.artifacts[0].inputs] == ["x"]

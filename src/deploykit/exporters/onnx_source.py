@@ -46,7 +46,8 @@ def export_job(
     unnamed = sum(not node.name for node in graph.all_nodes(loaded))
     graph.name_nodes(loaded)
     if unnamed:
-        findings.append(note("DK629", f"{unnamed} nodes had no name and have one now"))
+        told = "1 node had no name and has" if unnamed == 1 else f"{unnamed} nodes had no name and have"
+        findings.append(note("DK629", f"{told} one now"))
     files = graph.save(loaded, Path(output))
     made_inputs, made_outputs = graph.interface(loaded)
     return {

@@ -91,7 +91,7 @@ def parameters_of(loaded: Loaded) -> Parameters:
         names = tuple(name for name in loaded.program.graph_signature.user_inputs if isinstance(name, str))
         return Parameters(names, names, {})
     if loaded.scripted:
-        taken = [argument for argument in loaded.module.forward.schema.arguments if argument.name != "self"]
+        taken = loaded.module.forward.schema.arguments[1:]  # the first is the module, whatever the user calls it
         required = tuple(a.name for a in taken if not a.has_default_value())
         hints = {a.name: _script_hint(a.type) for a in taken}
         return Parameters(tuple(a.name for a in taken), required, hints, scripted=True)
