@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from deploykit.progress import OnProgress, Progress
+    from deploykit.quantize.settings import Settings
     from deploykit.quantize.thresholds import Method
 
 MEBIBYTE = 2**20
@@ -54,15 +55,15 @@ class MemoryWatch:
 
 
 def measure_ranges(
-    model: ir.Model, names: Sequence[str], source: Path, settings: Mapping[str, Any], on_progress: OnProgress
+    model: ir.Model, names: Sequence[str], source: Path, settings: Settings, on_progress: OnProgress
 ) -> Measured:
-    """The ranges of the named tensors: from settings["ranges"] when that file exists, otherwise from the data.
+    """The ranges of the named tensors: from settings.ranges when that file exists, otherwise from the data.
 
-    New ranges are saved to settings["ranges"] when that is given. Raises DataError as the data and `load_ranges` do.
+    New ranges are saved to settings.ranges when that is given. Raises DataError as the data and `load_ranges` do.
     """
-    method: Method = settings["method"]
-    keys = {"model_sha256": settings["model_sha256"], "data_sha256": settings["data_sha256"], "method": method}
-    file = Path(settings["ranges"]) if settings["ranges"] else None
+    method: Method = settings.method
+    keys = {"model_sha256": settings.model_sha256, "data_sha256": settings.data_sha256, "method": method}
+    file = Path(settings.ranges) if settings.ranges else None
     if file is not None and file.exists():
         ranges = load_ranges(file, **keys)
         said = note("DK360", f"ranges of {ranges.samples} samples were reused from {file.name}: nothing was measured")
@@ -79,12 +80,13 @@ def _measure(
     model: ir.Model,
     names: Sequence[str],
     source: Path,
-    settings: Mapping[str, Any],
+    settings: Settings,
     method: Method,
     keys: Mapping[str, str],
     on_progress: OnProgress,
 ) -> Measured:
-    request = settings["data"]
+    request = settings.data
+    assert request is not None
     started = time.perf_counter()
     watch = MemoryWatch(on_progress)
     inputs, _ = graph.interface(model)
@@ -113,7 +115,7 @@ def _measure(
 
 
 def measure_peaks(
-    model: ir.Model, source: Path, settings: Mapping[str, Any], on_progress: OnProgress
+    model: ir.Model, source: Path, settings: Settings, on_progress: OnProgress
 ) -> tuple[dict[str, float], dict[str, Any], list[Finding]]:
     """The largest magnitude of every float tensor of the main graph over the data, for half precision."""
     import onnx_ir as ir_
@@ -123,7 +125,7 @@ def measure_peaks(
         for value in (*model.graph.inputs, *(value for node in model.graph for value in node.outputs))
         if value.name and value.dtype == ir_.DataType.FLOAT and value.name not in model.graph.initializers
     ]
-    keys = {"model_sha256": settings["model_sha256"], "data_sha256": settings["data_sha256"], "method": "minmax"}
+    keys = {"model_sha256": settings.model_sha256, "data_sha256": settings.data_sha256, "method": "minmax"}
     measured = _measure(model, names, source, settings, "minmax", keys, on_progress)
     peaks = {
         name: max(abs(found.minimum), abs(found.maximum))

@@ -10,6 +10,8 @@ from deploykit.data.request import data_request
 from deploykit.errors import VendorError
 from deploykit.isolation import run_isolated
 from deploykit.progress import OnProgress, Progress
+from deploykit.quantize.jobs import PRECISIONS
+from deploykit.quantize.settings import Settings
 from deploykit.report import Finding, failure, note, warning
 from deploykit.stage import Product, Stage, Verification
 
@@ -20,9 +22,12 @@ if TYPE_CHECKING:
     from deploykit.quantize.thresholds import Method
     from deploykit.target import QuantizationScheme
 
+__all__ = ["PRECISIONS", "AccuracyGate", "QuantizeStage"]
+
 WORKER = "onnxruntime"
-PRECISIONS = ("int8", "int8-weights", "fp16")
 CRASHED = "DK511"
+# Precisions whose result depends on calibration data and on the method.
+CALIBRATED = frozenset({"int8", "int4-weights", "mixed"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,6 +45,7 @@ class QuantizeStage(Stage):
     scheme: of the target, for int8. data_request: a DataRequest; with purpose "calibration" the ranges are measured on
     it, with another one only the comparison runs on it (None: random:0).
     data_sha256: digest of that data (`data.digest_of`). ranges: file to reuse calibrated ranges from, or to save to.
+    The other options are those of `Settings`.
     """
 
     name = "quantize"
@@ -57,6 +63,10 @@ class QuantizeStage(Stage):
         keep_io: bool = False,
         ranges: Path | None = None,
         gate: AccuracyGate | None = None,
+        block_size: int = 32,
+        smooth_quant: float | None = None,
+        bias_correction: bool = False,
+        sensitivity: bool = False,
     ) -> None:
         self.precision = precision
         self.scheme = scheme
@@ -68,6 +78,10 @@ class QuantizeStage(Stage):
         self.keep_io = keep_io
         self.ranges = ranges
         self.gate = gate
+        self.block_size = block_size
+        self.smooth_quant = smooth_quant
+        self.bias_correction = bias_correction
+        self.sensitivity = sensitivity
 
     @property
     def options(self) -> dict[str, Any]:
@@ -84,7 +98,10 @@ class QuantizeStage(Stage):
             "target": self.target,
             "scheme": None if self.scheme is None else _as_json(self.scheme),
             "calibration": calibration,
-            "method": self.method if self.precision == "int8" else None,
+            "method": self.method if self.precision in CALIBRATED else None,
+            "block_size": self.block_size if self.precision == "int4-weights" else None,
+            "smooth_quant": self.smooth_quant,
+            "bias_correction": self.bias_correction,
             "exclude": list(self.exclude),
             "keep_io": self.keep_io,
             "gate": None
@@ -95,7 +112,7 @@ class QuantizeStage(Stage):
     def requires(self, inputs: Mapping[str, Artifact]) -> list[Finding]:
         """The first thing that a reader should know: calibration on random data proves nothing."""
         source = (self.data_request or {}).get("source")
-        if self.precision == "int8" and isinstance(source, str) and source.partition(":")[0] == "random":
+        if self.precision in CALIBRATED and isinstance(source, str) and source.partition(":")[0] == "random":
             text = (
                 f"calibrated on random data ({source}): these are not the ranges of real inputs, accuracy is not proven"
             )
@@ -112,16 +129,7 @@ class QuantizeStage(Stage):
                 "model": str(model.path),
                 "output": str(output),
                 "precision": self.precision,
-                "settings": {
-                    "scheme": None if self.scheme is None else _as_json(self.scheme),
-                    "data": self.data_request,
-                    "method": self.method,
-                    "exclude": list(self.exclude),
-                    "keep_io": self.keep_io,
-                    "ranges": None if self.ranges is None else str(self.ranges),
-                    "model_sha256": model.sha256,
-                    "data_sha256": self.data_key,
-                },
+                "settings": self._settings(model).as_dict(),
             },
             on_progress=on_progress,
         )
@@ -136,6 +144,26 @@ class QuantizeStage(Stage):
             files=tuple(made["files"]),
             findings=[Finding.from_dict(facts) for facts in made["findings"]],
             metrics=made["metrics"],
+        )
+
+    def _settings(self, model: Artifact) -> Settings:
+        gate = self.gate
+        return Settings(
+            scheme=self.scheme,
+            data=self.data_request,
+            method=self.method,
+            exclude=self.exclude,
+            keep_io=self.keep_io,
+            ranges=None if self.ranges is None else str(self.ranges),
+            model_sha256=model.sha256,
+            data_sha256=self.data_key,
+            block_size=self.block_size,
+            smooth_quant=self.smooth_quant,
+            bias_correction=self.bias_correction,
+            sensitivity=self.sensitivity,
+            accuracy=None
+            if gate is None
+            else {"data": dict(gate.data), "metric": gate.metric, "max_drop": gate.max_drop},
         )
 
     @property

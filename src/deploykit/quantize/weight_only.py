@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import onnx_ir as ir
 
+from deploykit.progress import OnProgress, Progress
+from deploykit.quantize import findings as say
 from deploykit.quantize.families import MAC_OPS
-from deploykit.quantize.plan import FloatNode, owners
+from deploykit.quantize.plan import FloatNode, check_exclusions, owners
 from deploykit.quantize.prepare import (
     add_constant,
     constant_of,
     drop_unused_initializers,
     is_constant,
+    load_float,
     names_in,
     unique_name,
 )
+from deploykit.quantize.product import counts, written
 from deploykit.quantize.weights import channel_axis, quantize_weight, weight_scale
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from deploykit.quantize.settings import Settings
 
 # Below this many elements scale, zero point and node cost more than the integers save.
 SMALLEST_WEIGHT = 64
+
+
+def quantize_weight_only(source: Path, output: Path, settings: Settings, on_progress: OnProgress) -> dict[str, Any]:
+    """The int8-weights job."""
+    model, said = load_float(source)
+    check_exclusions(model, settings.exclude)
+    on_progress(Progress("quantizing weights", source.name))
+    done, left = quantize_weights(model, exclude=settings.exclude)
+    facts = written(model, output, "int8-weights", [*said, *say.about_float(left)])
+    # The arithmetic stays float: no multiply-accumulate becomes an integer one.
+    facts["metrics"] |= {"calibration": None, **counts(done, left), "int8_macs_share": 0.0}
+    return facts
 
 
 def quantize_weights(model: ir.Model, *, exclude: tuple[str, ...] = ()) -> tuple[list[str], list[FloatNode]]:
