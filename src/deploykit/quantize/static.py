@@ -15,20 +15,31 @@ from deploykit.quantize.product import counts, macs_share, written
 from deploykit.quantize.qdq import Inserter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import onnx_ir as ir
 
+    from deploykit.quantize.ranges import Ranges
     from deploykit.quantize.settings import Settings
+    from deploykit.quantize.thresholds import Method
     from deploykit.report import Finding
     from deploykit.target import QuantizationScheme
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recipe:
-    """One way to quantize a calibrated model: which nodes (names or op types) stay float."""
+    """One way to quantize a calibrated model.
+
+    exclude: nodes (names or op types) that stay float. method: of calibration; None: the one that was asked for.
+    smooth_quant: migration strength of SmoothQuant, 0 to 1; None: off. bias_correction: shift biases by the measured
+    mean error.
+    """
 
     exclude: tuple[str, ...] = ()
+    method: Method | None = None
+    smooth_quant: float | None = None
+    bias_correction: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,13 +75,20 @@ class StaticQuantizer:
     def quantize(self, recipe: Recipe) -> Quantized:
         """A quantized copy of the model; the float one stays as it is."""
         model = self.base.clone()
+        ranges = self._ranges(recipe.method)
         plan = make_plan(model, self.scheme, exclude=recipe.exclude, unseen=self._unseen)
         saturating: dict[str, float] = {}
         if plan.nodes:
-            inserter = Inserter(model, plan, self.measured.ranges, self.scheme)
+            inserter = Inserter(model, plan, ranges, self.scheme)
             inserter.run()
             saturating = inserter.saturating
         return Quantized(model, plan, saturating)
+
+    def _ranges(self, method: Method | None) -> Ranges:
+        if method is None or method == self.measured.ranges.method:
+            return self.measured.ranges
+        other: Callable[[Method], Ranges] | None = getattr(self.measured, "with_method", None)
+        return self.measured.ranges if other is None else other(method)
 
     def about(self, made: Quantized) -> list[Finding]:
         """Everything there is to say about calibration and one result."""
@@ -88,7 +106,9 @@ def quantize_static(source: Path, output: Path, settings: Settings, on_progress:
     """The int8 job: calibrates, inserts Q/DQ in the target's scheme, writes."""
     quantizer = StaticQuantizer(source, settings, on_progress)
     on_progress(Progress("inserting Q/DQ", source.name))
-    made = quantizer.quantize(Recipe(settings.exclude))
+    made = quantizer.quantize(
+        Recipe(settings.exclude, smooth_quant=settings.smooth_quant, bias_correction=settings.bias_correction)
+    )
     facts = written(made.model, output, "int8", quantizer.about(made))
     facts["metrics"] |= {
         "calibration": quantizer.measured.metrics,
