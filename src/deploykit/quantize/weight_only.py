@@ -9,27 +9,22 @@ import onnx_ir as ir
 
 from deploykit.progress import OnProgress, Progress
 from deploykit.quantize import findings as say
-from deploykit.quantize.families import MAC_OPS
-from deploykit.quantize.plan import FloatNode, check_exclusions, owners
-from deploykit.quantize.prepare import (
-    add_constant,
-    constant_of,
-    drop_unused_initializers,
-    is_constant,
-    load_float,
-    names_in,
-    unique_name,
-)
+from deploykit.quantize.families import MAC_OPS, RECURRENT
+from deploykit.quantize.places import Place, Rewriter, constant_reader, places
+from deploykit.quantize.plan import FloatNode, check_exclusions
+from deploykit.quantize.prepare import is_constant, load_float
 from deploykit.quantize.product import counts, written
-from deploykit.quantize.weights import channel_axis, quantize_weight, weight_scale
+from deploykit.quantize.slices import reading, shrinks, to_int8
+from deploykit.quantize.weights import QuantizedWeight, channel_axis
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from deploykit.quantize.settings import Settings
 
-# Below this many elements scale, zero point and node cost more than the integers save.
-SMALLEST_WEIGHT = 64
+# Targets that dequantize stored weights once, when they load: a table may be dequantized whole before a Gather.
+LOADS_FLOAT = frozenset({"coreml"})
 
 
 def quantize_weight_only(source: Path, output: Path, settings: Settings, on_progress: OnProgress) -> dict[str, Any]:
@@ -37,86 +32,207 @@ def quantize_weight_only(source: Path, output: Path, settings: Settings, on_prog
     model, said = load_float(source)
     check_exclusions(model, settings.exclude)
     on_progress(Progress("quantizing weights", source.name))
-    done, left = quantize_weights(model, exclude=settings.exclude)
+    done, left = quantize_weights(
+        model, exclude=settings.exclude, whole_tables=settings.target in LOADS_FLOAT, on_progress=on_progress
+    )
     facts = written(model, output, "int8-weights", [*said, *say.about_float(left)])
     # The arithmetic stays float: no multiply-accumulate becomes an integer one.
-    facts["metrics"] |= {"calibration": None, **counts(done, left), "int8_macs_share": 0.0}
+    facts["metrics"] |= {"calibration": None, **counts(done, left), "int8_macs_share": 0.0, "bits": 8}
     return facts
 
 
-def quantize_weights(model: ir.Model, *, exclude: tuple[str, ...] = ()) -> tuple[list[str], list[FloatNode]]:
-    """Stores constant operands of multiply-accumulate nodes of the main graph as int8, one scale a channel.
+def quantize_weights(
+    model: ir.Model,
+    *,
+    exclude: tuple[str, ...] = (),
+    whole_tables: bool = False,
+    on_progress: OnProgress = lambda _: None,
+) -> tuple[list[str], list[FloatNode]]:
+    """Stores constant weights as int8 with one scale a channel, in the main graph and in all bodies.
 
+    Weights of multiply-accumulate and recurrent nodes get a DequantizeLinear before them. Of a table that Gather reads,
+    the gathered rows are dequantized; whole_tables: the table is, for targets that do so when they load.
     Returns the names of the nodes that read integer weights, and those that do not with the reason.
     """
-    main = model.graph
-    taken = names_in(model)
-    done: dict[tuple[str | None, int | None], ir.Value] = {}
+    rewriting = _Weights(Rewriter(model), whole_tables=whole_tables)
     changed: list[str] = []
     left: list[FloatNode] = []
-    first = main[0] if len(main) else None
-    for node, outer in owners(main).items():
-        if node.op_type in MAC_OPS and not node.domain and any(map(is_constant, node.inputs[:2])):
-            place = (outer.op_type, outer.name or "")
-            left.append(FloatNode(node.name or "", node.op_type, "inside a control-flow body", place))
-    for node in list(main):
-        if node.op_type not in MAC_OPS or node.domain or first is None:
-            continue
-        indices = [index for index in range(2) if is_constant(node.inputs[index])]
-        reason = _why_float(node, indices, exclude)
+    found = list(places(model.graph))
+    for number, place in enumerate(found):
+        node = place.node
+        indices = weight_inputs(node)
+        reason = why_float(node, indices, exclude, bits=8)
         if reason:
-            left.append(FloatNode(node.name or "", node.op_type, reason))
-            continue
-        for index in indices:
-            value = node.inputs[index]
-            weight = constant_of(value)
-            if value is None or weight is None:
-                continue
-            axis = channel_axis(node, index, weight.ndim)
-            if (value.name, axis) not in done:
-                done[value.name, axis] = _dequantized(main, first, value, weight, axis, taken)
-            node.replace_input_with(index, done[value.name, axis])
-        changed.append(node.name or "")
-    drop_unused_initializers(main)
+            left.append(FloatNode(node.name or "", node.op_type, reason, place.owner))
+        elif indices:
+            rewriting.quantize(place, indices)
+            changed.append(node.name or "")
+            on_progress(Progress("quantizing weights", node.name or node.op_type, number + 1, len(found)))
+    rewriting.rewriter.finish()
     return changed, left
 
 
-def _why_float(node: ir.Node, indices: list[int], exclude: tuple[str, ...]) -> str:
+def weight_inputs(node: ir.Node) -> list[int]:
+    """Indices of the inputs that are weights and constant; a Gather's table counts when it has rows of its own."""
+    if node.domain:
+        return []
+    if node.op_type in MAC_OPS:
+        return [index for index in range(2) if is_constant(node.inputs[index])]
+    if node.op_type in RECURRENT:
+        return [index for index in (1, 2) if is_constant(node.inputs[index])]
+    if node.op_type == "Gather" and constant_reader(node.inputs[0]):
+        table = node.inputs[0]
+        if table is not None and table.const_value is not None and len(table.const_value.shape) > 1:
+            return [0]
+    return []
+
+
+def why_float(node: ir.Node, indices: list[int], exclude: tuple[str, ...], *, bits: int) -> str:
+    """Why a node keeps float weights; "" when it does not, or has none that anyone would quantize."""
+    if node.domain or node.op_type not in MAC_OPS | RECURRENT | {"Gather"}:
+        return ""
+    if node.op_type == "Gather" and not indices:
+        return ""
     if node.name in exclude or node.op_type in exclude:
         return "excluded"
     if not indices:
-        return "both operands are computed: there is no weight"
+        return (
+            "both operands are computed: there is no weight" if node.op_type in MAC_OPS else "its weights are computed"
+        )
     values = [node.inputs[index] for index in indices]
-    if any(value is None or value.dtype != ir.DataType.FLOAT for value in values):
+    if not all(map(constant_reader, values)):
         return "its weight is not float32"
-    if all(
-        value is not None and value.const_value is not None and value.const_value.size < SMALLEST_WEIGHT
-        for value in values
-    ):
-        return f"its weight has fewer than {SMALLEST_WEIGHT} elements: integers would not make it smaller"
+    sizes = [(value, index) for value, index in zip(values, indices, strict=True) if value is not None]
+    if not any(_worth_it(node, value, index, bits) for value, index in sizes):
+        size = max(value.const_value.size for value, _ in sizes if value.const_value is not None)
+        return f"its weight has only {size} elements: integers and scales would not be smaller"
     return ""
 
 
-def _dequantized(
-    main: ir.Graph, first: ir.Node, value: ir.Value, weight: np.ndarray, axis: int | None, taken: set[str]
-) -> ir.Value:
-    found = quantize_weight(weight, weight_scale(weight, axis), axis)
-    inputs = [
-        add_constant(main, f"{value.name}_quantized", found.values, taken),
-        add_constant(main, f"{value.name}_scale", found.scale, taken),
-        add_constant(main, f"{value.name}_zero_point", np.zeros(found.scale.shape, np.int8), taken),
-    ]
-    name = unique_name(main, f"{value.name}_dequantized", taken)
-    attributes = {} if axis is None else {"axis": axis}
-    node = ir.node(
-        "DequantizeLinear",
-        inputs,
-        attributes=attributes,
-        num_outputs=1,
-        name=unique_name(main, f"{name}/DequantizeLinear", taken),
-    )
-    node.outputs[0].name = name
-    node.outputs[0].type = value.type
-    node.outputs[0].shape = ir.Shape(weight.shape)
-    main.insert_before(first, [node])
-    return node.outputs[0]
+def _worth_it(node: ir.Node, value: ir.Value, index: int, bits: int) -> bool:
+    tensor = value.const_value
+    assert tensor is not None
+    shape = tensor.shape.numpy()
+    axis = axis_of(node, index, len(shape))
+    return shrinks(tensor.size, bits, 1 if axis is None else _channels(node, shape, axis))
+
+
+def _channels(node: ir.Node, shape: Sequence[int], axis: int) -> int:
+    return shape[0] * shape[1] if node.op_type in RECURRENT else shape[axis]
+
+
+def axis_of(node: ir.Node, index: int, rank: int) -> int | None:
+    """The axis of a weight that has a scale each; for a table the axis that Gather picks from."""
+    if node.op_type == "Gather":
+        return node.attributes.get_int("axis", 0) % rank
+    if node.op_type in RECURRENT:
+        return 1  # W [directions, gates * hidden, input]: one row a gate and unit
+    return channel_axis(node, index, rank)
+
+
+class _Weights:
+    """Rewrites one model; weights that several nodes share become one set of integers."""
+
+    def __init__(self, rewriter: Rewriter, *, whole_tables: bool) -> None:
+        self.rewriter = rewriter
+        self._whole_tables = whole_tables
+        self._floats: dict[tuple[object, ...], ir.Value] = {}
+
+    def quantize(self, place: Place, indices: list[int]) -> None:
+        node = place.node
+        for index in indices:
+            value = node.inputs[index]
+            assert value is not None
+            if not _worth_it(node, value, index, 8):
+                continue
+            if node.op_type == "Gather" and not self._whole_tables:
+                self._gather(node, value)
+            else:
+                node.replace_input_with(index, self._dequantized(place, value, index))
+
+    def _integers(self, value: ir.Value, axis: int | None, *, rows: bool = False) -> tuple[ir.Value, ir.Value]:
+        """The integers and the scales of a weight. rows: leading axes of W [directions, rows, columns] are one."""
+        key = (id(value), axis, rows)
+        known = self.rewriter.known((*key, "values"))
+        if known is None:
+            with reading(value) as weight:
+                found = to_int8(weight.reshape(-1, weight.shape[-1]) if rows else weight, axis)
+            return self._store(value, found, key)
+        scale = self.rewriter.known((*key, "scale"))
+        assert scale is not None
+        return known, scale
+
+    def _store(self, value: ir.Value, found: QuantizedWeight, key: tuple[object, ...]) -> tuple[ir.Value, ir.Value]:
+        add = self.rewriter.constant
+        return (
+            add(f"{value.name}_quantized", ir.Tensor(found.values), (*key, "values")),
+            add(f"{value.name}_scale", ir.Tensor(found.scale), (*key, "scale")),
+        )
+
+    def _dequantized(self, place: Place, value: ir.Value, index: int) -> ir.Value:
+        tensor = value.const_value
+        assert tensor is not None
+        shape = tensor.shape.numpy()
+        axis = axis_of(place.node, index, len(shape))
+        # A scale has one axis: two directions of a recurrent layer are stored as twice as many rows.
+        rows = place.node.op_type in RECURRENT and shape[0] > 1
+        anchor = place.before_loops()
+        key = (id(value), axis, rows, anchor.graph)
+        if key not in self._floats:
+            self._floats[key] = self._dequantize(anchor, value, 0 if rows else axis, rows=rows)
+        return self._floats[key]
+
+    def _dequantize(self, anchor: ir.Node, value: ir.Value, axis: int | None, *, rows: bool) -> ir.Value:
+        integers, scale = self._integers(value, axis, rows=rows)
+        assert scale.const_value is not None
+        zeros = np.zeros(scale.const_value.shape.numpy(), np.int8)
+        zero = self.rewriter.constant(f"{value.name}_zero_point", ir.Tensor(zeros), (id(value), axis, rows, "zero"))
+        attributes = {} if axis is None else {"axis": axis}
+        made = self.rewriter.before(
+            anchor,
+            "DequantizeLinear",
+            [integers, scale, zero],
+            f"{value.name}_dequantized",
+            attributes=attributes,
+            dtype=ir.DataType.FLOAT,
+        )
+        made.shape = integers.shape
+        if not rows:
+            return made
+        assert value.const_value is not None
+        whole = np.array(value.const_value.shape.numpy(), np.int64)
+        shape = self.rewriter.constant(f"{value.name}_shape", ir.Tensor(whole), (id(value), "shape"))
+        shaped = self.rewriter.before(
+            anchor, "Reshape", [made, shape], f"{value.name}_directions", dtype=ir.DataType.FLOAT
+        )
+        shaped.shape = ir.Shape([int(size) for size in whole])
+        return shaped
+
+    def _gather(self, node: ir.Node, table: ir.Value) -> None:
+        """Gather of the integers and of the scales, then the product: only what is read is dequantized."""
+        assert table.const_value is not None
+        rank = len(table.const_value.shape)
+        axis = node.attributes.get_int("axis", 0) % rank
+        integers, scale = self._integers(table, axis)
+        assert scale.const_value is not None
+        shape = [-1 if i == axis else 1 for i in range(rank)]
+        column = self.rewriter.constant(
+            f"{table.name}_row_scale",
+            ir.Tensor(scale.const_value.numpy().reshape(shape)),
+            (id(table), axis, "rows"),
+        )
+        base, add = node.outputs[0].name, self.rewriter.before
+        ids, picked = node.inputs[1], {"axis": axis}
+        levels = add(node, "Gather", [integers, ids], f"{base}_integers", attributes=picked, dtype=ir.DataType.INT8)
+        levels.shape = node.outputs[0].shape
+        floats = add(
+            node,
+            "Cast",
+            [levels],
+            f"{base}_levels",
+            attributes={"to": int(ir.DataType.FLOAT)},
+            like=node.outputs[0],
+        )
+        scales = add(node, "Gather", [column, ids], f"{base}_scales", attributes=picked, dtype=ir.DataType.FLOAT)
+        made = add(node, "Mul", [floats, scales], f"{base}_dequantized", like=node.outputs[0])
+        self.rewriter.replace(node, made)
