@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from deploykit.data.carry import CarriedState
 from deploykit.data.dtypes import cast
 from deploykit.errors import DataError, DeploykitError, GateError, UnavailableError
-from deploykit.evaluation import Metric, drop, make_metric
+from deploykit.evaluation import Metric, Significance, drop, make_metric, paired_test
 from deploykit.graph.stochastic import stochastic_nodes
 from deploykit.parity import TOLERANCES, OutputComparison, Tolerance, row_for
 from deploykit.progress import OnProgress, Progress, silent
@@ -97,18 +97,20 @@ def compare(
     tolerance: Tolerance,
     carry: Mapping[str, str] | None = None,
     metric: str | None = None,
+    models: Sequence[Path] = (),
     total: int | None = None,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """Runs both on every sample and compares output by output; memory of one sample.
 
     carry: {input: output} of stateful models; each side keeps its own state. metric: also scores both on the samples'
-    labels. Returns JSON: outputs (rows of the contract), samples, accuracy or None, execution (the candidate's),
-    engines, findings. Outputs that only one side has, and a set without samples, are failures.
+    labels. models: files that may spell texts, see `make_metric`. Returns JSON: outputs (rows of the contract),
+    samples, accuracy or None, execution (the candidate's), engines, findings. Outputs that only one side has, and a
+    set without samples, are failures.
     Raises DataError (DK407) when a side takes an input that the samples lack.
     """
     sides = (Side(reference, carry, "reference"), Side(candidate, carry, "candidate"))
-    metrics = (make_metric(metric), make_metric(metric)) if metric else None
+    metrics = (make_metric(metric, models), make_metric(metric, models)) if metric else None
     rows: dict[str, OutputComparison] = {}
     names: tuple[list[str], list[str]] | None = None
     count = 0
@@ -149,11 +151,16 @@ def _interface(names: tuple[list[str], list[str]] | None) -> list[Finding]:
 
 def _accuracy(metrics: tuple[Metric, Metric]) -> dict[str, Any]:
     reference, candidate = (metric.value() for metric in metrics)
-    return accuracy_of(metrics[1], reference, candidate)
+    return accuracy_of(metrics[1], reference, candidate, paired_test(*metrics))
 
 
-def accuracy_of(metric: Metric, reference: float, candidate: float) -> dict[str, Any]:
-    """The `accuracy` object: both values and how much is lost, in the metric's unit (percent for top1 and top5)."""
+def accuracy_of(
+    metric: Metric, reference: float, candidate: float, paired: Significance | None = None
+) -> dict[str, Any]:
+    """The `accuracy` object: both values and how much is lost, in the metric's unit (percent for top1 and top5).
+
+    paired: the paired test of both, where there is one; its p tells how often chance alone makes such a difference.
+    """
     return {
         "metric": metric.name,
         "unit": metric.unit,
@@ -161,6 +168,8 @@ def accuracy_of(metric: Metric, reference: float, candidate: float) -> dict[str,
         "candidate": candidate,
         "drop": drop(metric, reference, candidate),
         "samples": metric.scored,
+        "p_value": None if paired is None else paired.p,
+        "test": None if paired is None else paired.test,
     }
 
 
@@ -170,15 +179,16 @@ def evaluate(
     *,
     metric: str,
     carry: Mapping[str, str] | None = None,
+    models: Sequence[Path] = (),
     total: int | None = None,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """The metric of one model over labelled samples.
+    """The metric of one model over labelled samples; models: files that may spell texts, see `make_metric`.
 
     Returns JSON: metric, unit, value, higher_is_better, samples (scored), unscored (without a label).
     Raises DataError (DK422) without any label, UsageError (DK420) for an unknown metric.
     """
-    scored, side = make_metric(metric), Side(predictor, carry)
+    scored, side = make_metric(metric, models), Side(predictor, carry)
     for index, sample in enumerate(samples):
         on_progress(Progress("evaluating", sample.name, index, total))
         scored.add(side(sample), sample.label)
@@ -238,6 +248,7 @@ def compare_job(
             tolerance=TOLERANCES[row].override(rtol, atol, min_sqnr),
             carry=carry_of(data),
             metric=metric,
+            models=paths,
             total=dataset.total,
             on_progress=on_progress,
         )
@@ -253,9 +264,12 @@ def evaluate_job(
     data: dict[str, Any],
     metric: str,
     options: dict[str, Any] | None = None,
+    models: Sequence[str] = (),
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """`evaluate` for a file, in a worker; adds engine, execution, int8_macs_share, findings and "data".
+
+    models: other files that may spell its texts.
 
     int8_macs_share comes from the engine's own profile of one call; None when it does not tell.
     Raises UnavailableError (DK502) when it cannot run on this machine.
@@ -268,7 +282,15 @@ def evaluate_job(
         carry = carry_of(data)
         first = next(iter(dataset), None)
         share = int8_share(runtime.kernels(Side(runtime, carry).feeds(first))) if first else None
-        result = evaluate(runtime, dataset, metric=metric, carry=carry, total=dataset.total, on_progress=on_progress)
+        result = evaluate(
+            runtime,
+            dataset,
+            metric=metric,
+            carry=carry,
+            models=(path, *map(Path, models)),
+            total=dataset.total,
+            on_progress=on_progress,
+        )
     finally:
         runtime.close()
     return {

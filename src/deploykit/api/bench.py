@@ -111,4 +111,5 @@ def _score(
             if not subject.measured:
                 continue
             on_progress(Progress("evaluating", subject.label, index, len(subjects)))
-            subject.accuracy = scored(subject.artifact, data, metric, options, silent)["value"]
+            others = [other.artifact for other in subjects]
+            subject.accuracy = scored(subject.artifact, data, metric, options, silent, others)["value"]

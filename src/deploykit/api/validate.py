@@ -131,16 +131,27 @@ def _call(sides: Sequence[Artifact], function: str, on_progress: OnProgress, **a
 def _accuracy(
     sides: Sequence[Artifact], data: dict[str, Any], metric: str, options: dict[str, Any], on_progress: OnProgress
 ) -> dict[str, Any]:
-    results = [scored(side, data, metric, options, on_progress) for side in sides]
+    results = [scored(side, data, metric, options, on_progress, sides) for side in sides]
     facts = accuracy_of(make_metric(metric), results[0]["value"], results[1]["value"])
     return {**facts, "samples": results[1]["samples"], "int8_macs_share": results[1]["int8_macs_share"]}
 
 
 def scored(
-    side: Artifact, data: dict[str, Any], metric: str, options: dict[str, Any], on_progress: OnProgress
+    side: Artifact,
+    data: dict[str, Any],
+    metric: str,
+    options: dict[str, Any],
+    on_progress: OnProgress,
+    others: Sequence[Artifact] = (),
 ) -> dict[str, Any]:
-    """What `comparison.evaluate_job` finds of an artifact, in a worker."""
-    arguments = {"artifact": str(side.path), "data": data, "metric": metric, "options": options}
+    """What `comparison.evaluate_job` finds of an artifact, in a worker; others: may spell the texts that it gives."""
+    arguments = {
+        "artifact": str(side.path),
+        "data": data,
+        "metric": metric,
+        "options": options,
+        "models": [str(other.path) for other in others],
+    }
     found: dict[str, Any] = _call([side], "evaluate_job", on_progress, **arguments)
     return found
 

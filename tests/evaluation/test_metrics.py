@@ -95,7 +95,7 @@ def test_labels_that_do_not_fit_are_told():
 
 def test_unknown_metric_suggests_the_nearest():
     with pytest.raises(UsageError) as caught:
-        make_metric("top2")
+        make_metric("top")
     assert "'top" in caught.value.hint
     assert set(METRICS) == {line.partition(":")[0] for line in caught.value.context}
 
