@@ -179,7 +179,7 @@ def test_the_stages_and_precisions_of_run_are_those_of_the_pipeline() -> None:
     from deploykit.pipeline import config, plan
 
     assert run.STAGES == plan.STAGES
-    assert get_args(config.Precision) == run.PRECISIONS
+    assert tuple(name for part in get_args(config.Precision) for name in get_args(part)) == run.PRECISIONS
 
 
 @pytest.mark.parametrize("name", COMMANDS)

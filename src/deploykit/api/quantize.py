@@ -1,18 +1,18 @@
-"""`deploykit quantize`: float ONNX to int8, int8 weights or half precision, for a target, compared with float."""
+"""`deploykit quantize`: float ONNX to lower precision, for a target, compared with float."""
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from deploykit import graph, io
 from deploykit.data.request import bounds_of, data_request
 from deploykit.errors import DataError, UsageError
 from deploykit.isolation import workers
+from deploykit.precision import PRECISIONS, requires_calibration
 from deploykit.progress import OnProgress, silent
-from deploykit.quantize.stage import PRECISIONS, AccuracyGate, QuantizeStage
-from deploykit.quantize.thresholds import METHODS
+from deploykit.quantize.stage import AccuracyGate, QuantizeStage
 from deploykit.stage import run_stage
 from deploykit.target import Target, parse_target
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from deploykit.quantize.thresholds import Method
     from deploykit.report import Report
 
+# Below this a block's scale takes as much room as its weights.
+SMALLEST_BLOCK = 16
+
 
 def quantize(
     model: str | Path,
@@ -29,14 +32,18 @@ def quantize(
     output: str | Path,
     precision: str,
     target: str = "onnxruntime",
-    calib: str | None = None,
-    method: Method = "auto",
+    calib: str | Path | None = None,
+    method: str = "auto",
     samples: int | None = None,
     exclude: Sequence[str] = (),
     keep_io: bool = False,
     ranges: str | Path | None = None,
+    block_size: int = 32,
+    smooth_quant: float | None = None,
+    bias_correction: bool = False,
+    sensitivity: bool = False,
     max_drop: float | None = None,
-    eval: str | None = None,
+    eval: str | Path | None = None,
     metric: str | None = None,
     contract: Any = None,
     dims: Iterable[str] | Mapping[str, Sequence[int | None]] = (),
@@ -46,12 +53,17 @@ def quantize(
 ) -> Report:
     """Lowers the precision of a float ONNX model and compares the result with it.
 
-    precision: "int8" (calibrated Q/DQ in the target's scheme), "int8-weights" or "fp16".
-    calib: DATA for the ranges, required for int8 unless `ranges` has them; samples: at most so many (512).
-    method: minmax, percentile, entropy, mse, or auto, which takes for each tensor what loses least.
-    ranges: file that keeps the measured ranges, reused when it exists.
-    exclude: node names or operators that stay float. keep_io: fp16 leaves inputs and outputs float32.
-    eval, metric: labelled DATA and how it is scored (top1); max_drop: how much may be lost, in the metric's unit.
+    precision: "int8" (calibrated Q/DQ in the target's scheme), "int8-dynamic", "int8-weights", "int4-weights", "fp16",
+    "bf16" or "mixed" (INT8 where a search finds it harmless): `deploykit.precision.PRECISIONS`.
+    calib: DATA for the ranges, required for int8 and mixed unless `ranges` has them; samples: at most so many (512).
+    method: minmax, percentile, entropy, mse, moving-average, or auto, which takes for each tensor what loses least;
+    for int4-weights rtn, gptq, hqq, or auto, which takes gptq where there is calibration data.
+    ranges: file that keeps the measured ranges, reused when it exists; an interrupted calibration goes on from it.
+    exclude: node names or operators that stay float. keep_io: half precision leaves inputs and outputs float32.
+    block_size: weights that share a scale (int4-weights). smooth_quant: SmoothQuant's migration strength, 0 to 1.
+    bias_correction: shift biases by the error that calibration measures. sensitivity: rank nodes by what they cost.
+    eval, metric: labelled DATA and how it is scored (top1); max_drop: how much may be lost, in the metric's unit: with
+    int8 and mixed a search leaves nodes in float until it is kept.
     contract: preprocessing and carried inputs (`data.InputContract` or its JSON form).
     A failed gate (SQNR below 20 dB for int8, fp16 tolerances, max_drop) is a failed report without an artifact.
     Raises UsageError, DataError, ModelError, OutputError or VendorError.
@@ -59,9 +71,12 @@ def quantize(
     source, final = Path(model), Path(output)
     place, _ = parse_target(target)
     kept = None if ranges is None else Path(ranges)
+    calib, eval = _as_data(calib), _as_data(eval)
     _check(precision, place, method, max_drop, eval, metric, samples)
-    if precision == "int8" and calib is None and (kept is None or not kept.exists()):
-        raise _no_calibration(kept)
+    _check_numbers(precision, block_size, smooth_quant)
+    _check_static(precision, smooth_quant, bias_correction=bias_correction, sensitivity=sensitivity)
+    if requires_calibration(precision) and calib is None and (kept is None or not kept.exists()):
+        raise _no_calibration(precision, kept)
     io.existing_file(source, "model file")
     io.check_output(final, force=force, suffix=".onnx")
     if kept is not None:
@@ -70,16 +85,20 @@ def quantize(
     about: dict[str, Any] = {"seed": seed, "dims": bounds_of(dims), "contract": contract}
     stage = QuantizeStage(
         precision,
-        place.scheme if precision == "int8" else None,
+        place.scheme,
         data_request(eval, "parity", **about)
         if calib is None
         else data_request(calib, "calibration", samples=samples, **about),
         data_sha256=_digest(calib),
         target=place.name,
-        method=method,
+        method=cast("Method", method),
         exclude=exclude,
         keep_io=keep_io,
         ranges=kept,
+        block_size=block_size,
+        smooth_quant=smooth_quant,
+        bias_correction=bias_correction,
+        sensitivity=sensitivity,
         gate=None
         if eval is None
         else AccuracyGate(data_request(eval, "accuracy", **about), metric or "top1", max_drop),
@@ -96,13 +115,17 @@ def _digest(calib: str | None) -> str:
     return digest_of(calib, Path.cwd())
 
 
-def _no_calibration(ranges: Path | None) -> DataError:
+def _as_data(given: str | Path | None) -> str | None:
+    return None if given is None else str(given)
+
+
+def _no_calibration(precision: str, ranges: Path | None) -> DataError:
     without = "" if ranges is None else f" and there is no file {ranges} to reuse"
     return DataError(
-        f"int8 needs calibration data: the range of every tensor is measured on it{without}",
+        f"{precision} needs calibration data: the range of every tensor is measured on it{without}",
         code="DK304",
         hint="--calib DATA, some hundred real samples; --calib random only to try the command; "
-        "--precision fp16 or int8-weights need none",
+        "--precision fp16, int8-weights or int8-dynamic need none",
     )
 
 
@@ -121,7 +144,7 @@ def _check(
             f"there is no precision {precision!r} to quantize to",
             code="DK380",
             context=[f"precisions: {', '.join(PRECISIONS)}"],
-            hint=_nearest(precision, PRECISIONS, "--precision"),
+            hint=_nearest(precision, tuple(PRECISIONS), "--precision"),
         )
     if precision not in target.precisions:
         raise UsageError(
@@ -131,12 +154,13 @@ def _check(
             context=[f"it takes {', '.join(target.precisions)}"],
             hint="choose one of these, or another --target",
         )
-    if method not in METHODS:
+    methods = PRECISIONS[precision].methods
+    if method not in methods:
         raise UsageError(
-            f"there is no calibration method {method!r}",
+            f"precision {precision} has no method {method!r}",
             code="DK382",
-            context=[f"methods: {', '.join(METHODS)}"],
-            hint=_nearest(method, METHODS, "--method"),
+            context=[f"its methods: {', '.join(methods)}"],
+            hint=_nearest(method, methods, "--method"),
         )
     if samples is not None and samples < 1:
         raise UsageError(f"--samples {samples}: at least 1 is needed", code="DK383", hint="--samples 256")
@@ -145,6 +169,36 @@ def _check(
         raise UsageError(
             f"{option} needs labelled data to score", code="DK384", hint="--eval DATA, where DATA has labels (key y)"
         )
+
+
+def _check_numbers(precision: str, block_size: int, smooth_quant: float | None) -> None:
+    if precision == "int4-weights" and (block_size < SMALLEST_BLOCK or block_size & (block_size - 1)):
+        near = max(SMALLEST_BLOCK, 1 << max(block_size - 1, 1).bit_length())
+        raise UsageError(
+            f"--block-size {block_size}: a power of two from {SMALLEST_BLOCK} on is needed",
+            code="DK343",
+            hint=f"--block-size {near}; smaller blocks lose less and take more room",
+        )
+    if smooth_quant is not None and not 0.0 <= smooth_quant <= 1.0:
+        raise UsageError(f"--smooth-quant {smooth_quant:g}: 0 to 1 is needed", code="DK344", hint="--smooth-quant 0.5")
+
+
+def _check_static(precision: str, smooth_quant: float | None, *, bias_correction: bool, sensitivity: bool) -> None:
+    """Options that only static INT8 has are refused elsewhere, not ignored."""
+    if PRECISIONS[precision].searched:
+        return
+    asked = {
+        "--smooth-quant": smooth_quant is not None,
+        "--bias-correction": bias_correction,
+        "--sensitivity": sensitivity,
+    }
+    for option, given in asked.items():
+        if given:
+            raise UsageError(
+                f"{option} belongs to --precision int8 or mixed, and {precision} was asked for",
+                code="DK345",
+                hint=f"leave {option} away, or --precision int8",
+            )
 
 
 def _nearest(given: str, known: Sequence[str], option: str) -> str:

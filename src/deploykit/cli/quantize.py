@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 import deploykit
 from deploykit import io
+from deploykit import precision as precisions
 from deploykit.cli import arguments
 from deploykit.cli.command import command
 from deploykit.cli.options import CalibOpt, DimRangeOpt, EvalOpt, MetricOpt, ModelArg, OutOpt, SeedOpt, complete_target
@@ -23,7 +24,7 @@ def quantize(
     model: ModelArg,
     output: OutOpt,
     precision: Annotated[
-        Literal["int8", "int8-weights", "fp16"],
+        precisions.Name,
         typer.Option("--precision", help="What to quantize to.", show_default=False),
     ],
     target: Annotated[
@@ -38,8 +39,14 @@ def quantize(
     ] = "onnxruntime",
     calib: CalibOpt = None,
     method: Annotated[
-        Literal["auto", "minmax", "percentile", "entropy", "mse"],
-        typer.Option("--method", help="How ranges are taken from the calibration data."),
+        str,
+        typer.Option(
+            "--method",
+            metavar="METHOD",
+            help=f"How ranges are taken from the calibration data: {', '.join(precisions.RANGE_METHODS)}; "
+            f"for int4-weights how weights are rounded: {', '.join(precisions.ROUNDING_METHODS)}.",
+            autocompletion=lambda: [*precisions.RANGE_METHODS, *precisions.ROUNDING_METHODS[1:]],
+        ),
     ] = "auto",
     samples: Annotated[
         int | None,
@@ -56,9 +63,27 @@ def quantize(
         Path | None,
         typer.Option("--ranges", metavar="FILE", help="Reuse calibrated ranges from this file, or save them there."),
     ] = None,
+    block_size: Annotated[
+        int, typer.Option("--block-size", metavar="N", help="Weights that share a scale (int4-weights).")
+    ] = 32,
+    smooth_quant: Annotated[
+        float | None,
+        typer.Option("--smooth-quant", metavar="ALPHA", help="Move activation outliers into weights, 0 to 1 (int8)."),
+    ] = None,
+    bias_correction: Annotated[
+        bool, typer.Option("--bias-correction", help="Shift biases by the error that calibration measures (int8).")
+    ] = False,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="Rank the nodes by what quantizing each costs (int8, mixed).")
+    ] = False,
     max_drop: Annotated[
         float | None,
-        typer.Option("--max-drop", metavar="X", min=0, help="Fail when accuracy drops by more points; needs --eval."),
+        typer.Option(
+            "--max-drop",
+            metavar="X",
+            min=0,
+            help="Lose at most X points of accuracy; int8 and mixed search for what to leave in float. Needs --eval.",
+        ),
     ] = None,
     eval: EvalOpt = None,
     metric: MetricOpt = None,
@@ -77,9 +102,9 @@ def quantize(
         "ranges": ranges,
         "dims": arguments.dim_ranges(dim),
     }
-    if precision == "int8" and calib is None and (ranges is None or not ranges.exists()):
+    if precisions.requires_calibration(precision) and calib is None and (ranges is None or not ranges.exists()):
         raise UsageError(
-            "--precision int8 needs calibration data",
+            f"--precision {precision} needs calibration data",
             code="DK808",
             hint="add --calib DATA (a folder or file of typical inputs), or --calib random to try it without",
         )
@@ -93,6 +118,10 @@ def quantize(
             samples=samples,
             exclude=tuple(exclude or ()),
             keep_io=keep_io,
+            block_size=block_size,
+            smooth_quant=smooth_quant,
+            bias_correction=bias_correction,
+            sensitivity=sensitivity,
             max_drop=max_drop,
             metric=metric,
             **facts,

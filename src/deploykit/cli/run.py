@@ -9,6 +9,7 @@ import typer
 
 import deploykit
 from deploykit import io
+from deploykit import precision as precisions
 from deploykit.cli import arguments
 from deploykit.cli.command import command
 from deploykit.cli.options import (
@@ -30,7 +31,7 @@ from deploykit.report import Report
 
 # As in `deploykit.pipeline.plan` and `.config`, which are not imported before there is something to run.
 STAGES = ("export", "simplify", "check", "quantize", "convert", "evaluate", "bench")
-PRECISIONS = ("fp32", "fp16", "int8", "int8-weights")
+PRECISIONS = ("fp32", *precisions.PRECISIONS)
 
 
 @command(example="deploykit run model.onnx --to openvino,tensorrt-rtx --precision int8 --calib data.npz")

@@ -9,6 +9,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from deploykit import io
+from deploykit import precision as precisions
 from deploykit.data import specs
 from deploykit.data.contract import InputContract, PreprocessSpec
 from deploykit.data.dataset import READABLE
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-Precision = Literal["fp32", "fp16", "int8", "int8-weights"]
+Precision = Literal["fp32"] | precisions.Name
 
 
 class Section(BaseModel):
@@ -85,12 +86,27 @@ class QuantizeSection(Section):
 
     precision: Precision
     calib: str | None = None
-    """Calibration data (DATA of the command line); needed for int8."""
+    """Calibration data (DATA of the command line); needed for int8 and mixed."""
     samples: Annotated[int, Field(ge=1)] | None = None
-    method: Literal["auto", "minmax", "percentile", "entropy", "mse"] = "auto"
+    method: Literal["auto", "minmax", "percentile", "entropy", "mse", "moving-average", "rtn", "gptq", "hqq"] = "auto"
+    """How ranges are taken from the calibration data; rtn, gptq, hqq: how int4-weights rounds."""
     exclude: list[str] = []
     """Node names or operator types that stay in float."""
     keep_io: bool = False
+    block_size: Annotated[int, Field(ge=16)] = 32
+    """int4-weights: weights that share a scale."""
+    smooth_quant: Annotated[float, Field(ge=0, le=1)] | None = None
+    """int8: how much of the activations' range is moved into the weights."""
+    bias_correction: bool = False
+    """int8: shift biases by the error that calibration measures."""
+
+    @pydantic.model_validator(mode="after")
+    def _fits(self) -> QuantizeSection:
+        if self.precision in precisions.PRECISIONS and self.method not in precisions.PRECISIONS[self.precision].methods:
+            known = ", ".join(precisions.PRECISIONS[self.precision].methods)
+            message = f"precision {self.precision} has no method {self.method!r}; it has {known}"
+            raise ValueError(message)
+        return self
 
 
 class TargetSection(Section):
@@ -320,9 +336,9 @@ def _check_names(config: Config, located: LocatedYaml) -> None:
                     hint=f"add `- {{precision: {precision}}}` under `quantize`",
                 )
     for index, entry in enumerate(config.quantize):
-        if entry.precision == "int8" and entry.calib is None:
+        if precisions.requires_calibration(entry.precision) and entry.calib is None:
             raise ConfigError(
-                f"{located.place(('quantize', index))}: int8 needs calibration data",
+                f"{located.place(('quantize', index))}: {entry.precision} needs calibration data",
                 code="DK810",
                 file=located.path,
                 hint="add `calib: DATA` (files, a folder, module.py:function; `random` only knowingly)",

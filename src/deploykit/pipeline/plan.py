@@ -11,6 +11,7 @@ from deploykit import io
 from deploykit.data.digests import digest_of, is_callable
 from deploykit.isolation import run_isolated
 from deploykit.pipeline.config import Config, anchored, in_file, named_file
+from deploykit.precision import PRECISIONS
 from deploykit.target import parse_target
 
 if TYPE_CHECKING:
@@ -182,8 +183,9 @@ class _Planner:
                 if entry.precision not in self.config.precisions_for(name):
                     continue
                 target, _ = parse_target(name)
-                # Half precision and weight-only forms are the same everywhere; static INT8 follows the scheme.
-                scheme = dataclasses.astuple(target.scheme) if entry.precision == "int8" else ()
+                # Half precision and int8 weights are the same everywhere; static INT8 follows the scheme.
+                follows = PRECISIONS[entry.precision].follows
+                scheme = {"scheme": dataclasses.astuple(target.scheme), "target": (target.name,)}.get(follows, ())
                 group = (entry.precision, scheme)
                 if group not in shared:
                     # Without data of its own, what needs none is still compared on real inputs where they are stated.
@@ -192,7 +194,7 @@ class _Planner:
                     options["samples"] = entry.samples or (None if entry.calib else self.config.validation.samples)
                     options |= {"target": target.name, "dims": self.dims, "contract": self.contract}
                     options |= {"seed": self.config.seed}
-                    suffix = f" ({target.name})" if entry.precision == "int8" else ""
+                    suffix = f" ({target.name})" if follows else ""
                     shared[group] = Step(
                         key=f"quantize {entry.precision}{suffix}",
                         stage="quantize",

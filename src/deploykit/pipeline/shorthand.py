@@ -13,6 +13,7 @@ from deploykit.api.extensions import extension_libraries
 from deploykit.data import specs
 from deploykit.errors import UsageError
 from deploykit.pipeline.config import Config, in_file, named_file
+from deploykit.precision import PRECISIONS, requires_calibration
 from deploykit.target import get_target, parse_target, require_converter
 
 if TYPE_CHECKING:
@@ -49,9 +50,10 @@ def config_from_options(source: str, options: Mapping[str, Any]) -> Config:
     precisions = _listed(options["precision"]) or ["fp32"]
     for name in targets:
         _check_precisions(name, precisions)
-    if "int8" in precisions and options["calib"] is None:
+    needy = [name for name in precisions if requires_calibration(name)]
+    if needy and options["calib"] is None:
         raise UsageError(
-            "int8 needs calibration data", code="DK807", hint="--calib DATA, for example --calib calib.npz"
+            f"{needy[0]} needs calibration data", code="DK807", hint="--calib DATA, for example --calib calib.npz"
         )
     document: dict[str, Any] = {
         "source": source,
@@ -61,7 +63,7 @@ def config_from_options(source: str, options: Mapping[str, Any]) -> Config:
         "inputs": {spec.name: _input(spec) for spec in map(specs.parse_input, options["inputs"])},
         "dims": {name: bounds for name, _, bounds in (text.partition("=") for text in options["dims"])},
         "quantize": [
-            {"precision": precision, "calib": options["calib"] if precision == "int8" else None}
+            {"precision": precision, "calib": options["calib"] if PRECISIONS[precision].calibration else None}
             for precision in precisions
             if precision != "fp32"
         ],

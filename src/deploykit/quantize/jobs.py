@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 # precision -> the function that makes it.
 JOBS: dict[str, str] = {
     "int8": "deploykit.quantize.static:quantize_static",
+    "int8-dynamic": "deploykit.quantize.dynamic:quantize_dynamic",
     "int8-weights": "deploykit.quantize.weight_only:quantize_weight_only",
+    "int4-weights": "deploykit.quantize.int4:quantize_int4",
     "fp16": "deploykit.quantize.half_job:quantize_half",
+    "bf16": "deploykit.quantize.half_job:quantize_bfloat16",
+    "mixed": "deploykit.quantize.search:quantize_mixed",
 }
-PRECISIONS = tuple(JOBS)
 
 
 def quantize_job(

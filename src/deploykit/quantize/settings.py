@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Settings:
     """Options of one job.
 
-    scheme: of the target; None for precisions that have none. data: a DataRequest, or None.
+    scheme, target: how the target wants INT8, and its name. data: a DataRequest, or None.
     method: of calibration, or for int4-weights of rounding. exclude: node names or op types that stay float.
     keep_io: inputs and outputs keep their dtypes. ranges: file of calibrated ranges to reuse or to save to.
     model_sha256, data_sha256: digests that key the ranges; "" for data that is not known.
@@ -28,6 +28,7 @@ class Settings:
     """
 
     scheme: QuantizationScheme | None = None
+    target: str | None = None
     data: Mapping[str, Any] | None = None
     method: Method = "auto"
     exclude: tuple[str, ...] = ()

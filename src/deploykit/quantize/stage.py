@@ -9,8 +9,8 @@ from deploykit.artifact import Artifact, TensorSpec
 from deploykit.data.request import data_request
 from deploykit.errors import VendorError
 from deploykit.isolation import run_isolated
+from deploykit.precision import PRECISIONS
 from deploykit.progress import OnProgress, Progress
-from deploykit.quantize.jobs import PRECISIONS
 from deploykit.quantize.settings import Settings
 from deploykit.report import Finding, failure, note, warning
 from deploykit.stage import Product, Stage, Verification
@@ -22,12 +22,8 @@ if TYPE_CHECKING:
     from deploykit.quantize.thresholds import Method
     from deploykit.target import QuantizationScheme
 
-__all__ = ["PRECISIONS", "AccuracyGate", "QuantizeStage"]
-
 WORKER = "onnxruntime"
 CRASHED = "DK511"
-# Precisions whose result depends on calibration data and on the method.
-CALIBRATED = frozenset({"int8", "int4-weights", "mixed"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,7 +94,7 @@ class QuantizeStage(Stage):
             "target": self.target,
             "scheme": None if self.scheme is None else _as_json(self.scheme),
             "calibration": calibration,
-            "method": self.method if self.precision in CALIBRATED else None,
+            "method": self.method if len(PRECISIONS[self.precision].methods) > 1 else None,
             "block_size": self.block_size if self.precision == "int4-weights" else None,
             "smooth_quant": self.smooth_quant,
             "bias_correction": self.bias_correction,
@@ -112,7 +108,11 @@ class QuantizeStage(Stage):
     def requires(self, inputs: Mapping[str, Artifact]) -> list[Finding]:
         """The first thing that a reader should know: calibration on random data proves nothing."""
         source = (self.data_request or {}).get("source")
-        if self.precision in CALIBRATED and isinstance(source, str) and source.partition(":")[0] == "random":
+        if (
+            PRECISIONS[self.precision].calibration == "required"
+            and isinstance(source, str)
+            and source.partition(":")[0] == "random"
+        ):
             text = (
                 f"calibrated on random data ({source}): these are not the ranges of real inputs, accuracy is not proven"
             )
@@ -153,6 +153,7 @@ class QuantizeStage(Stage):
             data=self.data_request,
             method=self.method,
             exclude=self.exclude,
+            target=self.target,
             keep_io=self.keep_io,
             ranges=None if self.ranges is None else str(self.ranges),
             model_sha256=model.sha256,

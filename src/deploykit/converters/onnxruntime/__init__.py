@@ -12,7 +12,7 @@ TARGET = Target(
     extra=None,
     packages=("onnxruntime",),
     distributions=("onnxruntime",),
-    precisions=("fp32", "fp16", "int8", "int8-weights"),
+    precisions=("fp32", "fp16", "int8", "int8-dynamic", "int8-weights", "int4-weights", "mixed"),
     versions=("cpu", "cuda", "dml", "qnn", "coreml", "nnapi"),
     options={
         "optimization": "how far the graph is optimised ahead of time: none (the default, portable), basic, or "

@@ -12,7 +12,7 @@ TARGET = Target(
     extra="openvino",
     packages=("openvino",),
     distributions=("openvino",),
-    precisions=("fp32", "fp16", "int8", "int8-weights"),
+    precisions=("fp32", "fp16", "int8", "int8-weights", "int4-weights", "mixed"),
     # What its low-precision pass keeps in one kernel: uint8 activations with a fitted zero point (int8 ones get extra
     # Convert and Subtract kernels between layers), int8 weights per channel, a float bias. 7-bit weights for the same
     # reason as ONNX Runtime's: without VNNI its x86 kernels saturate pairs of products in int16 too.
