@@ -16,6 +16,8 @@ from deploykit.report import Finding, note, warning
 from deploykit.runtime import RuntimeOptions, open_runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from deploykit.data import Dataset
     from deploykit.runtime import Runtime
 
@@ -44,7 +46,7 @@ def verify_job(
     first = open_runtime(paths[0], RuntimeOptions(optimize=False))
     second = open_runtime(paths[1])
     try:
-        dataset, held = _opened(data, paths[0])
+        dataset, held = verification_data(data, paths[0])
         refusal = _refusal(first, dataset, data)
         if refusal is not None:
             return _not_compared(refusal)
@@ -88,7 +90,8 @@ def _refusal(reference: Runtime, dataset: Dataset, data: dict[str, Any]) -> Find
     return None
 
 
-def _opened(data: dict[str, Any], model: Path) -> tuple[Dataset, frozenset[int]]:
+def verification_data(data: Mapping[str, Any], model: Path) -> tuple[Dataset, frozenset[int]]:
+    """The samples of a DataRequest for a model, and which of them did not calibrate (see `holdout.verifying`)."""
     # The graph's own names of dimensions: the ones that a user sees in `inspect` and gives to --dim.
     inputs, _ = graph.interface(graph.load(model))
     if data["purpose"] != "calibration":

@@ -1,0 +1,213 @@
+"""The most quantized model within a budget: the SQNR gate, and with labels the drop of the task metric.
+
+Methods first, on one calibration; then nodes are left in float, those that cost most for their work first; then what
+was left in float is put back where that holds. Every decision is measured on a model that was really built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+from deploykit.progress import OnProgress, Progress
+from deploykit.quantize.evaluator import digest_of
+from deploykit.quantize.sensitivity import Sensitivity, rank
+from deploykit.quantize.thresholds import METHODS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deploykit.quantize.evaluator import Evaluator, Score
+    from deploykit.quantize.settings import Settings
+    from deploykit.quantize.static import Recipe
+
+# Evaluations to spend on putting nodes back.
+RESTORES = 24
+# Of how many methods the nodes are left out one by one.
+FINALISTS = 2
+SMOOTHING = 0.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a search found.
+
+    met: whether `best` is within the budget; otherwise it is what came closest. plain: as asked for, with nothing left
+    out. ranking: empty when a method alone was enough. tried: one object an evaluation that decided something.
+    """
+
+    best: Score
+    met: bool
+    plain: Score
+    ranking: tuple[Sensitivity, ...]
+    tried: tuple[dict[str, Any], ...]
+    evaluations: int
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Nodes that the plain result has in integers and the best one has not."""
+        kept = set(self.best.nodes)
+        return tuple(name for name in self.plain.nodes if name not in kept)
+
+
+class Search:
+    """One search; deterministic, and bounded by the number of nodes."""
+
+    def __init__(self, evaluator: Evaluator, settings: Settings, start: Recipe, on_progress: OnProgress) -> None:
+        """start: the plain recipe; what was asked for in it is kept in all that is tried."""
+        self._evaluator = evaluator
+        self._settings = settings
+        self._start = start
+        self._on_progress = on_progress
+        self._budget: float | None = None if settings.accuracy is None else settings.accuracy["max_drop"]
+        self._tried: dict[str, tuple[str, Score]] = {}  # by digest of the recipe
+        self._ranking: list[Sensitivity] = []
+
+    def run(self) -> Outcome:
+        """The most quantized candidate within the budget, or the one that came closest."""
+        plain = self._try("as asked for", self._start)
+        if self.meets(plain) or not plain.nodes:
+            return self._outcome(plain, plain)
+        candidates = self._methods(plain)
+        best = next(filter(self.meets, candidates), None)
+        if best is None:
+            self._ranking = rank(self._evaluator, candidates[0].recipe, self._on_progress)
+            best = self._leave_nodes(candidates)
+        if best is not None:
+            best = self._confirmed(best)
+        return self._outcome(plain, best)
+
+    def meets(self, score: Score) -> bool:
+        """Whether a candidate is within the budget: outputs hold the gate, and the metric does not drop further."""
+        if not score.nodes or not score.sound:
+            return False
+        return self._budget is None or (score.drop is not None and score.drop.value <= self._budget)
+
+    def _outcome(self, plain: Score, best: Score | None) -> Outcome:
+        scores = [score for _, score in self._tried.values()]
+        tried = [
+            {
+                "step": step,
+                "float_nodes": len(plain.nodes) - len(score.nodes),
+                **score.as_dict(),
+                "met": self.meets(score),
+            }
+            for step, score in self._tried.values()
+        ]
+        return Outcome(
+            best or min(scores, key=_distance),
+            best is not None and (self.meets(best) or not plain.nodes),
+            plain,
+            tuple(self._ranking),
+            tuple(tried),
+            self._evaluator.evaluations,
+        )
+
+    def _try(self, step: str, recipe: Recipe) -> Score:
+        score = self._evaluator.evaluate(recipe)
+        self._tried.setdefault(digest_of(recipe), (step, score))
+        level = "equal" if math.isinf(score.sqnr_db) else f"{score.sqnr_db:.1f} dB"
+        item = f"{step}: {level}, {score.macs_share:.0%} of the MACs in INT8"
+        self._on_progress(Progress("searching", item, self._evaluator.evaluations))
+        return score
+
+    def _methods(self, plain: Score) -> list[Score]:
+        """The whole model by every method, the best first; the corrections on top of the best method."""
+        asked = self._settings
+        found = [plain]
+        if asked.method == "auto":
+            others = [method for method in METHODS if method != "auto"]
+            found += [self._try(method, dataclasses.replace(self._start, method=method)) for method in others]
+        best = _best(found).recipe
+        if asked.smooth_quant is None and any(self._evaluator.ops[name] in _SMOOTHED for name in plain.nodes):
+            found.append(self._try("SmoothQuant", dataclasses.replace(best, smooth_quant=SMOOTHING)))
+        if not asked.bias_correction:
+            best = _best(found).recipe
+            found.append(self._try("bias correction", dataclasses.replace(best, bias_correction=True)))
+        return sorted(found, key=_badness)
+
+    def _leave_nodes(self, candidates: Sequence[Score]) -> Score | None:
+        by_work = sorted(self._ranking, key=lambda row: -_ratio(row))
+        by_noise = self._ranking
+        found: list[Score] = []
+        for number, start in enumerate(candidates[:FINALISTS]):
+            orders = (by_work, by_noise) if number == 0 else (by_work,)
+            made = [self._shortest_prefix(start.recipe, [row.node for row in order]) for order in orders]
+            found += [score for score in made if score is not None]
+        if not found:
+            return None
+        return self._put_back(max(found, key=lambda score: (score.macs_share, score.sqnr_db)))
+
+    def _shortest_prefix(self, recipe: Recipe, order: Sequence[str]) -> Score | None:
+        """Leaves out as few of the first nodes of the order as it takes, by bisection."""
+        few, many = 0, len(order)
+        best: Score | None = None
+        while many - few > 1:
+            count = (few + many) // 2
+            score = self._try(f"without {count} nodes", _without(recipe, order[:count]))
+            if self.meets(score):
+                best, many = score, count
+            else:
+                few = count
+        return best
+
+    def _put_back(self, best: Score) -> Score:
+        """Puts nodes back into integers, in groups that are halved where they break the budget."""
+        noise = {row.node: row.noise for row in self._ranking}
+        left = sorted((name for name in noise if name not in best.nodes), key=lambda name: noise[name])
+        groups = list(_halves(left))
+        for _ in range(RESTORES):
+            if not groups:
+                break
+            group = groups.pop(0)
+            kept = tuple(name for name in best.recipe.exclude if name not in group)
+            score = self._try(f"{len(group)} nodes put back", dataclasses.replace(best.recipe, exclude=kept))
+            if self.meets(score):
+                best = score
+            elif len(group) > 1:
+                groups[:0] = _halves(group)
+        return best
+
+    def _confirmed(self, best: Score) -> Score | None:
+        """The best on all labelled samples where the search saw a part; leaves out more nodes until that holds."""
+        score = self._evaluator.confirm(best.recipe)
+        order = [row.node for row in sorted(self._ranking, key=lambda row: -_ratio(row)) if row.node in best.nodes]
+        count = 1
+        while not self.meets(score) and count < len(order):
+            self._tried[digest_of(score.recipe)] = ("on all labelled samples", score)
+            score = self._evaluator.confirm(_without(best.recipe, order[:count]))
+            count *= 2
+        return score if self.meets(score) else None
+
+
+# SmoothQuant moves range from activations into the weights of these.
+_SMOOTHED = frozenset({"MatMul", "Gemm"})
+
+
+def _without(recipe: Recipe, names: Sequence[str]) -> Recipe:
+    return dataclasses.replace(recipe, exclude=(*recipe.exclude, *names))
+
+
+def _halves(names: Sequence[str]) -> list[list[str]]:
+    middle = (len(names) + 1) // 2
+    return [list(part) for part in (names[:middle], names[middle:]) if part]
+
+
+def _ratio(row: Sensitivity) -> float:
+    """Noise that a node adds for each share of the work that it does."""
+    return row.noise / max(row.macs_share, 1e-9)
+
+
+def _badness(score: Score) -> float:
+    return -score.sqnr_db
+
+
+def _best(scores: Sequence[Score]) -> Score:
+    return min(scores, key=_badness)  # the first of equal ones
+
+
+def _distance(score: Score) -> tuple[bool, bool, float, float]:
+    """How far a candidate that has integer nodes is from the budget: the smallest is the best that was found."""
+    drop = math.inf if score.drop is None else score.drop.value
+    return not score.nodes, not score.sound, drop, -score.sqnr_db
