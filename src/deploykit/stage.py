@@ -24,6 +24,8 @@ class Product:
 
     files: names beside the main file that belong to the artifact, main file first; empty when there is only one.
     companions: names beside it that are published along and are not part of it.
+    kept: what to publish beside the output, under its own name, when a finding fails: the best that was possible. A path
+    from the staging folder into a folder of its own.
     """
 
     format: str
@@ -36,6 +38,7 @@ class Product:
     tool_versions: dict[str, str] = dataclasses.field(default_factory=dict)
     files: tuple[str, ...] = ()
     companions: tuple[str, ...] = ()
+    kept: str | None = None
     findings: list[Finding] = dataclasses.field(default_factory=list)
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -122,6 +125,9 @@ def _make(
         report.add(*product.findings)
         report.metrics.update(product.metrics)
         if report.failed:
+            if product.kept is not None:
+                kept = staging.parent / product.kept
+                io.publish(kept.parent, output.parent / kept.name, force=force)
             raise _GateFailedError
         parent = next(iter(inputs.values()), None)
         made = Artifact.of(

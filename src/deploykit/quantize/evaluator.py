@@ -11,7 +11,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from deploykit import graph
+from deploykit import graph, io
 from deploykit.comparison import Side
 from deploykit.data.request import data_request, open_request
 from deploykit.parity import TOLERANCES, OutputComparison
@@ -45,6 +45,7 @@ class Score:
 
     sqnr_db: of the worst output; infinite when all are equal, -infinite when one cannot be compared (NaN, shapes).
     sound: every output holds the int8 gate with the margin. drop: of the task metric; None where it was not scored.
+    model: digest of the candidate's file.
     """
 
     recipe: Recipe
@@ -53,6 +54,7 @@ class Score:
     sqnr_db: float
     sound: bool
     drop: Drop | None = None
+    model: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form, without the names of the nodes; the SQNR is null unless it is finite."""
@@ -72,6 +74,19 @@ def in_db(value: float) -> float | None:
     return round(value, 2) if math.isfinite(value) else None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which parts of a score are asked for: the task metric, on all samples, and even of unsound outputs."""
+
+    scored: bool
+    whole: bool
+    always: bool
+
+    def has(self, score: Score) -> bool:
+        """Whether the score has them already."""
+        return score.drop is not None or not self.scored or not (score.sound or self.always)
+
+
 class Evaluator:
     """Scores recipes for one calibrated model, each once."""
 
@@ -83,7 +98,8 @@ class Evaluator:
         self._request: Mapping[str, Any] = settings.data or data_request(None, "parity")
         self._accuracy = settings.accuracy
         self._store = SampleStore(folder)
-        self._scores: dict[str, Score] = {}
+        self._scores: dict[str, Score] = {}  # by recipe
+        self._models: dict[str, Score] = {}  # by model
         self._sets: dict[bool, Dataset] = {}
         self._float: dict[bool, Folded] = {}
         self.evaluations = 0
@@ -142,35 +158,45 @@ class Evaluator:
         return self._evaluate(recipe, scored=True, whole=self.is_partial, always=False)
 
     def _evaluate(self, recipe: Recipe, *, scored: bool, whole: bool, always: bool) -> Score:
+        wanted = _Wanted(scored=self._accuracy is not None and scored, whole=whole, always=always)
         key = f"{digest_of(recipe)} {whole}"
         found = self._scores.get(key)
-        wanted = self._accuracy is not None and scored
-        if found is not None and (found.drop is not None or not wanted or not (found.sound or always)):
-            return found
-        self._scores[key] = made = self._measure(recipe, scored=wanted, whole=whole, always=always)
-        self.evaluations += 1
-        return made
+        if found is None or not wanted.has(found):
+            found = self._scores[key] = self._measure(recipe, wanted)
+        return found
 
-    def _measure(self, recipe: Recipe, *, scored: bool, whole: bool, always: bool) -> Score:
+    def _measure(self, recipe: Recipe, wanted: _Wanted) -> Score:
         made = self._quantizer.quantize(recipe)
         names = tuple(made.nodes)
         path = self._folder / "candidate.onnx"
-        files = graph.save(made.model, path)
+        files = [self._folder / name for name in graph.save(made.model, path)]
         del made
         try:
-            runtime = open_runtime(path)
-            try:
-                sqnr, sound = self._compare(runtime)
-                drop = None
-                if scored and (sound or always):
-                    reference = self._reference(whole=whole)
-                    drop = drop_between(reference, self._score(runtime, whole=whole))
-            finally:
-                runtime.close()
+            # Another recipe may have made the same model: a method that chose the same ranges, nothing to smooth.
+            digest = io.digest(files)
+            key = f"{digest} {wanted.whole}"
+            known = self._models.get(key)
+            if known is None or not wanted.has(known):
+                self.evaluations += 1
+                self._models[key] = known = self._run(path, recipe, names, wanted, known, digest)
+            return dataclasses.replace(known, recipe=recipe)
         finally:
-            for name in files:
-                (self._folder / name).unlink(missing_ok=True)
-        return Score(recipe, names, self.share(names), sqnr, sound, drop)
+            for file in files:
+                file.unlink(missing_ok=True)
+
+    def _run(
+        self, path: Path, recipe: Recipe, names: tuple[str, ...], wanted: _Wanted, known: Score | None, digest: str
+    ) -> Score:
+        runtime = open_runtime(path)
+        try:
+            sqnr, sound = self._compare(runtime) if known is None else (known.sqnr_db, known.sound)
+            drop = None
+            if wanted.scored and (sound or wanted.always):
+                reference = self._reference(whole=wanted.whole)
+                drop = drop_between(reference, self._score(runtime, whole=wanted.whole))
+        finally:
+            runtime.close()
+        return Score(recipe, names, self.share(names), sqnr, sound, drop, digest)
 
     def _compare(self, runtime: Runtime) -> tuple[float, bool]:
         """SQNR of the worst output, and whether every output is within the gate."""

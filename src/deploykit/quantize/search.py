@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
@@ -17,7 +18,6 @@ from deploykit.report import Finding, failure, note, warning
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from deploykit.progress import OnProgress
     from deploykit.quantize.settings import Settings
@@ -47,7 +47,7 @@ def quantize_mixed(source: Path, output: Path, settings: Settings, on_progress: 
         return _facts(quantizer, made, output, [_not_measured(random[0])])
     started = time.perf_counter()
     with io.scratch_folder(output.parent) as scratch:
-        evaluator = Evaluator(quantizer, settings, output.parent / scratch, on_progress)
+        evaluator = Evaluator(quantizer, settings, Path(scratch), on_progress)
         outcome = Search(evaluator, settings, plain_recipe(settings), on_progress).run()
         ranking = list(outcome.ranking)
         if settings.sensitivity and not ranking and outcome.best.nodes:
@@ -77,7 +77,7 @@ def add_sensitivity(
         facts["findings"].append(_not_measured(random[0]).as_dict())
         return
     with io.scratch_folder(output.parent) as scratch:
-        evaluator = Evaluator(quantizer, settings, output.parent / scratch, on_progress)
+        evaluator = Evaluator(quantizer, settings, Path(scratch), on_progress)
         ranking = rank(evaluator, plain_recipe(settings), on_progress)
     facts["metrics"]["sensitivity"] = [row.as_dict() for row in ranking]
 

@@ -142,6 +142,7 @@ class QuantizeStage(Stage):
             opset=made["opset"],
             tool_versions=made["versions"],
             files=tuple(made["files"]),
+            kept=made.get("kept"),
             findings=[Finding.from_dict(facts) for facts in made["findings"]],
             metrics=made["metrics"],
         )

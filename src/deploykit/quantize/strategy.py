@@ -125,7 +125,9 @@ class Search:
         if not asked.bias_correction:
             best = _best(found).recipe
             found.append(self._try("bias correction", dataclasses.replace(best, bias_correction=True)))
-        return sorted(found, key=_badness)
+        # Of several ways to the same model the first: it takes the fewest options.
+        distinct = {score.model: score for score in reversed(found)}
+        return sorted((score for score in found if distinct[score.model] is score), key=_badness)
 
     def _leave_nodes(self, candidates: Sequence[Score]) -> Score | None:
         by_work = sorted(self._ranking, key=lambda row: -_ratio(row))
@@ -207,7 +209,10 @@ def _best(scores: Sequence[Score]) -> Score:
     return min(scores, key=_badness)  # the first of equal ones
 
 
-def _distance(score: Score) -> tuple[bool, bool, float, float]:
+def _distance(score: Score) -> tuple[float, ...]:
     """How far a candidate that has integer nodes is from the budget: the smallest is the best that was found."""
-    drop = math.inf if score.drop is None else score.drop.value
-    return not score.nodes, not score.sound, drop, -score.sqnr_db
+    if not score.nodes:
+        return (2.0,)
+    if not score.sound or score.drop is None:
+        return (1.0, -score.sqnr_db, -score.macs_share)
+    return (0.0, score.drop.value, -score.macs_share, -score.sqnr_db)
