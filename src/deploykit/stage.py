@@ -24,8 +24,8 @@ class Product:
 
     files: names beside the main file that belong to the artifact, main file first; empty when there is only one.
     companions: names beside it that are published along and are not part of it.
-    kept: what to publish beside the output, under its own name, when a finding fails: the best that was possible. A path
-    from the staging folder into a folder of its own.
+    kept: what to publish beside the output, under its own name, when a finding fails: the best that was possible. It is
+    a path from the staging folder into a folder of its own.
     """
 
     format: str

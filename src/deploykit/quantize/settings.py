@@ -47,6 +47,11 @@ class Settings:
         """Whether there is data for calibration."""
         return self.data is not None and self.data["purpose"] == "calibration"
 
+    @property
+    def searches(self) -> bool:
+        """Whether there is a budget of accuracy, which a search has to keep."""
+        return self.accuracy is not None and self.accuracy["max_drop"] is not None
+
     def as_dict(self) -> dict[str, Any]:
         """JSON form."""
         facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -104,6 +104,10 @@ class StaticQuantizer:
 
 def quantize_static(source: Path, output: Path, settings: Settings, on_progress: OnProgress) -> dict[str, Any]:
     """The int8 job: calibrates, inserts Q/DQ in the target's scheme, writes."""
+    from deploykit.quantize import search  # which builds on this module
+
+    if settings.searches:
+        return search.quantize_mixed(source, output, settings, on_progress)
     quantizer = StaticQuantizer(source, settings, on_progress)
     on_progress(Progress("inserting Q/DQ", source.name))
     made = quantizer.quantize(
@@ -115,4 +119,6 @@ def quantize_static(source: Path, output: Path, settings: Settings, on_progress:
         **counts(made.nodes, made.plan.left),
         "int8_macs_share": macs_share(made.nodes, quantizer.macs),
     }
+    if settings.sensitivity:
+        search.add_sensitivity(facts, quantizer, output, settings, on_progress)
     return facts
