@@ -176,10 +176,10 @@ def test_the_stages_and_precisions_of_run_are_those_of_the_pipeline() -> None:
     from typing import get_args
 
     from deploykit.cli import run
-    from deploykit.pipeline import config, plan
+    from deploykit.pipeline import plan, sections
 
     assert run.STAGES == plan.STAGES
-    assert tuple(name for part in get_args(config.Precision) for name in get_args(part)) == run.PRECISIONS
+    assert tuple(name for part in get_args(sections.Precision) for name in get_args(part)) == run.PRECISIONS
 
 
 @pytest.mark.parametrize("name", COMMANDS)

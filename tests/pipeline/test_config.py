@@ -162,3 +162,23 @@ def test_examples_fit_the_schema_for_editors(path):
 def test_the_schema_refuses_what_the_loader_refuses():
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"source": "m.onnx", "targets": {"openvino": {}}, "quantise": []}, json_schema())
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("{precision: fp16, max_drop: 1}", "nothing to search"),
+        ("{precision: int4-weights, method: entropy}", "it has auto, rtn, gptq, hqq"),
+        ("{precision: mixed}", "mixed needs calibration data"),
+        ("{precision: int8, calib: c.npz, max_drop: 1}", "nothing to score"),
+    ],
+)
+def test_a_precision_with_options_of_another_is_refused(tmp_path, entry, said):
+    (tmp_path / "model.onnx").write_bytes(b"x")
+    (tmp_path / "c.npz").write_bytes(b"x")
+    path = tmp_path / "deploykit.yaml"
+    path.write_text(f"source: model.onnx\nquantize: [{entry}]\ntargets: {{openvino: }}\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert said in caught.value.message
+    assert f"{path}:2" in caught.value.message

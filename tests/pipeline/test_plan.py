@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from deploykit.errors import VendorError
-from deploykit.pipeline.config import Config, Precision
+from deploykit.pipeline import sections
+from deploykit.pipeline.config import Config
 from deploykit.pipeline.plan import STAGES, make_plan, model_name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,7 +165,7 @@ def test_the_command_line_offers_the_stages_and_precisions_of_the_chain():
     from deploykit.cli import run
 
     assert run.STAGES == STAGES
-    assert tuple(n for part in typing.get_args(Precision) for n in typing.get_args(part)) == run.PRECISIONS
+    assert tuple(n for part in typing.get_args(sections.Precision) for n in typing.get_args(part)) == run.PRECISIONS
 
 
 def test_check_asks_with_the_options_that_convert_uses(folder):

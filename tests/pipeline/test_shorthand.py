@@ -136,3 +136,20 @@ def test_extension_library_for_a_target_without_any_is_refused(tmp_path):
     with pytest.raises(UsageError) as caught:
         config_from_options("model.onnx", options(to=["coreml"], custom_ops=[f"coreml={tmp_path / 'lib.so'}"]))
     assert caught.value.code == "DK232"
+
+
+def test_what_a_search_found_is_replayed_without_a_search():
+    from types import SimpleNamespace
+
+    facts = {"source": "model.onnx", "targets": {"openvino": {}}, "evaluate": {"data": "t.npz"}}
+    entry = {"precision": "mixed", "calib": "c.npz", "max_drop": 0.5, "exclude": ["b"]}
+    config = Config.model_validate({**facts, "quantize": [entry]})
+    recipe = {"exclude": ["a"], "method": "mse", "smooth_quant": None, "bias_correction": True}
+    step = SimpleNamespace(stage="quantize", precision="mixed")
+    outcome = SimpleNamespace(step=step, metrics={"search": {"recipe": recipe}}, report=None)
+    found = decided(config, [outcome])
+    [entry] = found.quantize
+    assert (entry.precision, entry.exclude, entry.method) == ("int8", ["a", "b"], "mse")
+    assert entry.bias_correction
+    assert entry.max_drop is None
+    assert found.precisions_for("openvino") == ["fp32", "int8"]

@@ -45,6 +45,7 @@ def quantize(
     max_drop: float | None = None,
     eval: str | Path | None = None,
     metric: str | None = None,
+    label: str | None = None,
     contract: Any = None,
     dims: Iterable[str] | Mapping[str, Sequence[int | None]] = (),
     seed: int = 0,
@@ -63,7 +64,7 @@ def quantize(
     block_size: weights that share a scale (int4-weights). smooth_quant: SmoothQuant's migration strength, 0 to 1.
     bias_correction: shift biases by the error that calibration measures. sensitivity: rank nodes by what they cost.
     eval, metric: labelled DATA and how it is scored (top1); max_drop: how much may be lost, in the metric's unit: with
-    int8 and mixed a search leaves nodes in float until it is kept.
+    int8 and mixed a search leaves nodes in float until it is kept. label: the key or column of the labels (y).
     contract: preprocessing and carried inputs (`data.InputContract` or its JSON form).
     A failed gate (SQNR below 20 dB for int8, fp16 tolerances, max_drop) is a failed report without an artifact.
     Raises UsageError, DataError, ModelError, OutputError or VendorError.
@@ -82,7 +83,7 @@ def quantize(
     if kept is not None:
         io.check_output(kept, force=True)
     graph.check_file(source)
-    about: dict[str, Any] = {"seed": seed, "dims": bounds_of(dims), "contract": contract}
+    about: dict[str, Any] = {"seed": seed, "dims": bounds_of(dims), "contract": contract, "label": label}
     stage = QuantizeStage(
         precision,
         place.scheme,

@@ -12,7 +12,17 @@ from deploykit import io
 from deploykit import precision as precisions
 from deploykit.cli import arguments
 from deploykit.cli.command import command
-from deploykit.cli.options import CalibOpt, DimRangeOpt, EvalOpt, MetricOpt, ModelArg, OutOpt, SeedOpt, complete_target
+from deploykit.cli.options import (
+    CalibOpt,
+    DimRangeOpt,
+    EvalOpt,
+    LabelOpt,
+    MetricOpt,
+    ModelArg,
+    OutOpt,
+    SeedOpt,
+    complete_target,
+)
 from deploykit.cli.ui import Ui
 from deploykit.errors import UsageError
 from deploykit.report import Report
@@ -87,6 +97,7 @@ def quantize(
     ] = None,
     eval: EvalOpt = None,
     metric: MetricOpt = None,
+    label: LabelOpt = None,
     dim: DimRangeOpt = None,
     seed: SeedOpt = 0,
 ) -> Report:
@@ -124,6 +135,7 @@ def quantize(
             sensitivity=sensitivity,
             max_drop=max_drop,
             metric=metric,
+            label=label,
             **facts,
             force=ui.force,
             seed=seed,

@@ -17,6 +17,8 @@ from deploykit.target import parse_target
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from deploykit.pipeline.sections import EvaluateSection
+
 DIGEST_JOB = "deploykit.data.digests:digest_job"
 STAGES = ("export", "simplify", "check", "quantize", "convert", "evaluate", "bench")
 _TENSORFLOW = ("tensorflow-cpu", "tensorflow", "keras", "tf2onnx", "h5py")
@@ -190,7 +192,11 @@ class _Planner:
                 if group not in shared:
                     # Without data of its own, what needs none is still compared on real inputs where they are stated.
                     calib, digest = self._data(entry.calib or self.config.validation.data)
-                    options = entry.model_dump(exclude={"calib"})
+                    options = entry.model_dump(exclude={"calib"}) | {"eval": None, "metric": None, "label": None}
+                    scored = ""
+                    if entry.max_drop is not None and (section := self.config.evaluate) is not None:
+                        source, scored = self._data(section.data)
+                        options |= {"eval": source, "metric": self._metric(section), "label": section.label}
                     options["samples"] = entry.samples or (None if entry.calib else self.config.validation.samples)
                     options |= {"target": target.name, "dims": self.dims, "contract": self.contract}
                     options |= {"seed": self.config.seed}
@@ -201,7 +207,7 @@ class _Planner:
                         function="deploykit.api.quantize:quantize",
                         subjects=(self.float_step,),
                         options={**options, "calib": calib},
-                        identity={**options, "calib": digest, "scheme": scheme},
+                        identity={**options, "calib": digest, "eval": scored, "scheme": scheme},
                         distributions=_TOOLS["quantize"],
                         output=f"{self.model}.onnx",
                         precision=entry.precision,
@@ -257,14 +263,17 @@ class _Planner:
             (entry.calib for entry in config.quantize if entry.calib and precision in (None, entry.precision)), None
         )
 
+    def _metric(self, section: EvaluateSection) -> str:
+        """The metric from any working folder."""
+        return anchored(section.metric, self.folder) or "" if in_file(section.metric) else section.metric
+
     def _evaluate(self, step: Step | None) -> Step:
         """Accuracy of one artifact, or of the float source where `step` is None."""
         section = self.config.evaluate
         assert section is not None
         data, digest = self._data(section.data)
-        metric = anchored(section.metric, self.folder) if in_file(section.metric) else section.metric
         options = {
-            "metric": metric,
+            "metric": self._metric(section),
             "label": section.label,
             "samples": section.samples,
             "contract": self.contract,

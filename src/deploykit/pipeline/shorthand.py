@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from deploykit.api.extensions import CustomOps
     from deploykit.pipeline.outcome import Outcome
+    from deploykit.pipeline.sections import QuantizeSection
 
 
 # Where a configuration names a file, besides the calibration data: (section, key).
@@ -150,13 +151,25 @@ def decided(config: Config, outcomes: Sequence[Outcome]) -> Config:
         elif outcome.step.stage == "quantize":
             for index, entry in enumerate(quantize):
                 if entry.precision == outcome.step.precision:
-                    left = sorted({*entry.exclude, *metrics.get("excluded", [])})
-                    quantize[index] = entry.model_copy(update={"exclude": left})
+                    quantize[index] = _found(entry, metrics)
+    # What a search for `mixed` found is INT8 with these nodes in float.
+    renamed: dict[str, str] = {old.precision: new.precision for old, new in zip(config.quantize, quantize, strict=True)}
     targets = {
-        name: section.model_copy(update={"precisions": config.precisions_for(name)})
+        name: section.model_copy(update={"precisions": [renamed.get(p, p) for p in config.precisions_for(name)]})
         for name, section in config.targets.items()
     }
     return config.model_copy(update={**update, "quantize": quantize, "targets": targets})
+
+
+def _found(entry: QuantizeSection, metrics: Mapping[str, Any]) -> QuantizeSection:
+    """The entry with what a search found, so that a replay searches no more."""
+    recipe = (metrics.get("search") or {}).get("recipe")
+    if recipe is None:
+        return entry
+    found = {key: recipe[key] for key in ("method", "smooth_quant", "bias_correction") if recipe.get(key) is not None}
+    left = sorted({*entry.exclude, *recipe["exclude"]})
+    precision = "int8" if entry.precision == "mixed" else entry.precision
+    return entry.model_copy(update={**found, "precision": precision, "exclude": left, "max_drop": None})
 
 
 def to_yaml(config: Config, path: Path, folder: Path) -> str:
