@@ -1,4 +1,4 @@
-"""Half precision: float32 tensors become float16 in every graph of the model, with Casts where something stays float32.
+"""Half precision: float32 tensors become float16 or bfloat16 in every graph, with Casts where something stays float32.
 
 The rules (`half_rules`) say what each node takes and gives; here the graphs are rewritten to that.
 """
@@ -12,7 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from deploykit.quantize.families import CONTROL_FLOW
-from deploykit.quantize.half_rules import Islands, Signature, complete_types, is_single, signature_of
+from deploykit.quantize.half_formats import FLOAT16, PIECE, HalfFormat
+from deploykit.quantize.half_islands import Evidence, Islands
+from deploykit.quantize.half_rules import Signature, complete_types, is_single, signature_of
 from deploykit.quantize.prepare import drop_unused_initializers, is_constant, names_in, unique_name
 
 if TYPE_CHECKING:
@@ -37,25 +39,32 @@ class HalfResult:
 
 def convert_to_half(
     model: ir.Model,
+    form: HalfFormat = FLOAT16,
     *,
     keep_io: bool = False,
     exclude: tuple[str, ...] = (),
     peaks: Mapping[str, float] | None = None,
+    evidence: Evidence | None = None,
+    islands: Mapping[str, str] | None = None,
 ) -> HalfResult:
-    """Converts a model with inferred types in place.
+    """Converts a model with inferred types in place; weights are converted one by one when the model is written.
 
     keep_io: inputs and outputs keep name and dtype. exclude: node names or op types that stay float32.
-    peaks: measured largest magnitude by tensor name; nodes around values beyond 65504 stay float32.
+    evidence: what was measured on data (peaks: only the largest magnitude by tensor name); nodes around values that
+    the format cannot hold stay float32. islands: names of further nodes that do, with the reason.
     """
-    return _Converter(model, keep_io=keep_io, exclude=exclude, peaks=peaks or {}).run()
+    found = Islands(model, form, exclude, evidence or Evidence(peaks or {}), islands)
+    return _Converter(model, form, found, keep_io=keep_io).run()
 
 
 class _Converter:
-    def __init__(self, model: ir.Model, *, keep_io: bool, exclude: tuple[str, ...], peaks: Mapping[str, float]) -> None:
+    def __init__(self, model: ir.Model, form: HalfFormat, islands: Islands, *, keep_io: bool) -> None:
         complete_types(model)
         self._model = model
+        self._form = form
         self._keep_io = keep_io
-        self._reasons = Islands(model, exclude, peaks).find()
+        self._reasons = islands.find()
+        self._magnitudes = islands.constants
         self._taken = names_in(model)
         self._signatures: dict[ir.Node, Signature] = {}
         self._half: set[ir.Value] = set()
@@ -76,7 +85,7 @@ class _Converter:
         for graph in graphs:
             self._fix_outputs(graph)
         for value in self._half:
-            value.dtype = ir.DataType.FLOAT16
+            value.dtype = self._form.dtype
         for graph in graphs:
             drop_unused_initializers(graph)
         return self._result
@@ -91,7 +100,7 @@ class _Converter:
                     self._half.add(value)
         self._single.update(value for value in graph.initializers.values() if is_single(value))
         for node in graph:
-            found = signature_of(node, self._model.opset_imports)
+            found = signature_of(node, self._model.opset_imports, self._form)
             reason = self._reasons.get(node)
             if (
                 node.op_type == "Cast"
@@ -108,7 +117,9 @@ class _Converter:
             elif touched and node.op_type not in CONTROL_FLOW | {"Constant"}:
                 self._result.converted.append(node.name or "")
             elif not touched and any(is_single(v) for v in (*node.inputs, *node.outputs)):
-                self._result.islands.append((node.name or "", node.op_type, "its definition has no half precision"))
+                self._result.islands.append(
+                    (node.name or "", node.op_type, f"its definition has no {self._form.title}")
+                )
             found = self._as_stored(node, found)
             self._signatures[node] = found
             self._half.update(v for v, half in zip(node.outputs, found.outputs, strict=True) if half)
@@ -150,16 +161,16 @@ class _Converter:
         if node.domain:
             return
         if node.op_type == "Cast":
-            node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT16))
+            node.attributes["to"] = ir.AttrInt64("to", int(self._form.dtype))
         elif node.op_type == "ConstantOfShape":
             given = node.attributes.get("value")
-            fill = np.zeros(1, np.float16) if given is None else given.as_tensor().numpy().astype(np.float16)
-            node.attributes["value"] = ir.AttrTensor("value", ir.tensor(fill))
+            fill = np.zeros(1, np.float32) if given is None else given.as_tensor().numpy()
+            node.attributes["value"] = ir.AttrTensor("value", ir.tensor(self._form.rounded(fill)))
         elif node.op_type == "Constant":
             name, given = next(iter(node.attributes.items()))
             array = given.as_tensor().numpy() if name == "value" else np.array(given.value, np.float32)
             node.attributes.clear()
-            node.attributes["value"] = ir.AttrTensor("value", ir.tensor(array.astype(np.float16)))
+            node.attributes["value"] = ir.AttrTensor("value", ir.tensor(self._form.rounded(array)))
 
     def _constant(self, value: ir.Value, half: bool) -> ir.Value:
         """The initializer in the wanted precision: the same one where all readers agree, a copy otherwise."""
@@ -172,24 +183,21 @@ class _Converter:
 
     def _half_constant(self, value: ir.Value, *, in_place: bool) -> ir.Value:
         assert value.const_value is not None
-        array = value.const_value.numpy()
-        with np.errstate(over="ignore", under="ignore"):
-            small = array.astype(np.float16)
-        lost = float(np.mean((small == 0) & (array != 0))) if array.size else 0.0
+        lost = self._magnitudes[value].lost if value in self._magnitudes else 0.0
         if lost > UNDERFLOW_NOTED:
             self._result.underflow[value.name or ""] = lost
         if in_place:
-            value.const_value = ir.tensor(small, name=value.name)
-            value.dtype = ir.DataType.FLOAT16
+            value.const_value = rounded_tensor(value.const_value, self._form, value.name or "")
+            value.dtype = self._form.dtype
             return value
         owner = value.graph
         assert isinstance(owner, ir.Graph)
         name = unique_name(owner, f"{value.name}_half", self._taken)
         copy = ir.Value(
             name=name,
-            type=ir.TensorType(ir.DataType.FLOAT16),
-            shape=ir.Shape(array.shape),
-            const_value=ir.tensor(small, name=name),
+            type=ir.TensorType(self._form.dtype),
+            shape=ir.Shape(value.const_value.shape.numpy()),
+            const_value=rounded_tensor(value.const_value, self._form, name),
         )
         owner.register_initializer(copy)
         return copy
@@ -211,7 +219,7 @@ class _Converter:
     def _cast_node(self, value: ir.Value, half: bool) -> ir.Node:
         graph = self._model.graph
         name = unique_name(graph, f"{value.name}_{'half' if half else 'float'}", self._taken)
-        dtype = ir.DataType.FLOAT16 if half else ir.DataType.FLOAT
+        dtype = self._form.dtype if half else ir.DataType.FLOAT
         node = ir.node(
             "Cast",
             [value],
@@ -239,3 +247,17 @@ class _Converter:
             if main or value.graph is graph:
                 value.name, node.outputs[0].name = node.outputs[0].name, value.name
             graph.outputs[index] = node.outputs[0]
+
+
+def rounded_tensor(tensor: ir.TensorProtocol, form: HalfFormat, name: str) -> ir.TensorProtocol:
+    """The tensor in the format; a large one is converted each time its values are asked for, and not kept."""
+
+    def convert() -> ir.TensorProtocol:
+        found = ir.tensor(form.rounded(tensor.numpy()), name=name)
+        if isinstance(tensor, ir.ExternalTensor):
+            tensor.release()
+        return found
+
+    if tensor.size < PIECE:
+        return convert()
+    return ir.LazyTensor(convert, form.dtype, ir.Shape(tensor.shape.numpy()), name=name)

@@ -1,4 +1,4 @@
-"""The half-precision job: overflow measured on calibration data where there is some, then types and casts."""
+"""The half-precision jobs: what half cannot hold is measured on calibration data, then types and casts are written."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 from deploykit.progress import OnProgress, Progress
 from deploykit.quantize import findings as say
 from deploykit.quantize.half import convert_to_half
+from deploykit.quantize.half_formats import BFLOAT16, FLOAT16, HalfFormat
+from deploykit.quantize.half_islands import Evidence
+from deploykit.quantize.half_opset import load_for_half
+from deploykit.quantize.half_probes import Probes
 from deploykit.quantize.measuring import measure_peaks
 from deploykit.quantize.plan import FloatNode, check_exclusions
-from deploykit.quantize.prepare import load_float
 from deploykit.quantize.product import counts, written
 
 if TYPE_CHECKING:
@@ -20,17 +23,30 @@ if TYPE_CHECKING:
 
 def quantize_half(source: Path, output: Path, settings: Settings, on_progress: OnProgress) -> dict[str, Any]:
     """The fp16 job."""
-    model, said = load_float(source, minimum_opset=0, fold=False)
+    return _quantize(source, output, settings, FLOAT16, on_progress)
+
+
+def quantize_bfloat16(source: Path, output: Path, settings: Settings, on_progress: OnProgress) -> dict[str, Any]:
+    """The bf16 job."""
+    return _quantize(source, output, settings, BFLOAT16, on_progress)
+
+
+def _quantize(
+    source: Path, output: Path, settings: Settings, form: HalfFormat, on_progress: OnProgress
+) -> dict[str, Any]:
+    model, said = load_for_half(source, form)
     check_exclusions(model, settings.exclude)
-    peaks: dict[str, float] = {}
+    evidence = Evidence()
     calibration = None
     if settings.calibrates:
-        peaks, calibration, more = measure_peaks(model, source, settings, on_progress)
+        probes = Probes(model)
+        peaks, calibration, more = measure_peaks(probes.model, source, settings, on_progress)
+        evidence = probes.read(peaks)
         said += more
-    on_progress(Progress("converting to half precision", source.name))
-    result = convert_to_half(model, keep_io=settings.keep_io, exclude=settings.exclude, peaks=peaks)
-    said += say.about_half(result)
-    facts = written(model, output, "fp16", said)
+    on_progress(Progress(f"converting to {form.title}", source.name))
+    result = convert_to_half(model, form, keep_io=settings.keep_io, exclude=settings.exclude, evidence=evidence)
+    said += say.about_half(result, form)
+    facts = written(model, output, form.name, said)
     left = [FloatNode(name, op, reason) for name, op, reason in result.islands]
     facts["metrics"] |= {"calibration": calibration, **counts(result.converted, left), "int8_macs_share": 0.0}
     return facts
