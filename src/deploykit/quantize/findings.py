@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from deploykit.quantize.half import HalfResult
+    from deploykit.quantize.half_formats import HalfFormat
     from deploykit.quantize.plan import FloatNode
     from deploykit.quantize.ranges import Ranges
 
@@ -114,16 +115,36 @@ def about_saturation(saturating: Mapping[str, float]) -> list[Finding]:
     ]
 
 
-def about_half(result: HalfResult) -> list[Finding]:
-    """Islands that stay float32, and values that half precision cannot hold."""
-    found = [
-        note("DK370", f"{op} {name!r} stays float32: {reason}", node=name, op=op) for name, op, reason in result.islands
-    ]
-    for name, share in result.underflow.items():
-        text = f"{share:.1%} of the values of {name!r} are too small for half precision and become 0"
-        found.append(note("DK371", text, tensor=name))
+def about_half(result: HalfResult, form: HalfFormat) -> list[Finding]:
+    """Islands that stay float32, and values that the format cannot hold; many of one kind are one finding."""
+    found = _about_islands(result.islands)
+    if len(result.underflow) > NAMED:
+        worst = max(sorted(result.underflow), key=lambda name: result.underflow[name])
+        text = (
+            f"{len(result.underflow)} weights have values that are too small for {form.title} and become 0, "
+            f"{worst!r} the most: {result.underflow[worst]:.1%}"
+        )
+        found.append(note("DK371", text, tensor=worst))
+    else:
+        for name, share in result.underflow.items():
+            text = f"{share:.1%} of the values of {name!r} are too small for {form.title} and become 0"
+            found.append(note("DK371", text, tensor=name))
     if not result.converted:
         found.append(
-            warning("DK372", "nothing was converted: the model has no float32 operator that half precision runs")
+            warning("DK372", f"nothing was converted: the model has no float32 operator that {form.title} runs")
         )
+    return found
+
+
+def _about_islands(islands: Sequence[tuple[str, str, str]]) -> list[Finding]:
+    """Each island by name; those that share op and reason beyond the first few with their number only."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for name, op, reason in islands:
+        kinds.setdefault((op, reason), []).append(name)
+    found = []
+    for (op, reason), names in kinds.items():
+        found += [note("DK370", f"{op} {name!r} stays float32: {reason}", node=name, op=op) for name in names[:NAMED]]
+        if len(names) > NAMED:
+            text = f"{len(names) - NAMED} more {op} stay float32: {reason}"
+            found.append(note("DK370", text, op=op))
     return found
