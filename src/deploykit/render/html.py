@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit.render.failure import printable
 from deploykit.render.grouping import before_numbers, grouped
 from deploykit.render.plot import scatter
+from deploykit.render.quantization import bars
 from deploykit.render.sections import sections
 from deploykit.render.targets import blocks
 from deploykit.report import finding_of
@@ -60,6 +61,7 @@ def render(report: Report) -> str:
         text=printable,
         cells=_CELLS,
         plot=scatter(report.metrics.get("rows", [])),
+        bars=bars(report.metrics.get("sensitivity", [])),
         summary=_summary(report),
     )
     return page + "\n"

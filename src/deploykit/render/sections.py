@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from deploykit.render import targets
+from deploykit.render import quantization, targets
 from deploykit.render.numbers import NONE, fixed, megabytes, number, percent
 
 if TYPE_CHECKING:
@@ -318,6 +318,21 @@ def _simplify(report: Report) -> list[Section]:
     return [made, *([_parity("Against the original", parity)] if parity.get("outputs") else [])]
 
 
+def _quantize(report: Report) -> list[Section]:
+    """What was measured, the comparison with float, and below it the decisions and the ranking of the nodes."""
+    rest = dict(report.metrics)
+    search, ranking = rest.pop("search", None), rest.pop("sensitivity", None)
+    found = _generic(dataclasses.replace(report, metrics=rest))
+    if search:
+        found.append(_table("Search", ("", ""), quantization.decided(search), flexible=("",)))
+    if ranking:
+        numeric, droppable = quantization.NUMERIC, quantization.DROPPABLE
+        rows = quantization.cells(ranking)
+        found.append(_table("Sensitivity", quantization.COLUMNS, rows, numeric, ("node",), droppable))
+        found[-1].lines = quantization.explained(ranking)
+    return found
+
+
 # Facts for the cache, not for a person.
 _FOR_MACHINES = {"source_files"}
 
@@ -369,4 +384,5 @@ _LAYOUTS: dict[str, Callable[[Report], list[Section]]] = {
     "run": _run,
     "inspect": _inspect,
     "simplify": _simplify,
+    "quantize": _quantize,
 }
