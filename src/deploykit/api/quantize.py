@@ -12,6 +12,7 @@ from deploykit.errors import DataError, UsageError
 from deploykit.isolation import workers
 from deploykit.precision import PRECISIONS, requires_calibration
 from deploykit.progress import OnProgress, silent
+from deploykit.quantize.product import best_path
 from deploykit.quantize.stage import AccuracyGate, QuantizeStage
 from deploykit.stage import run_stage
 from deploykit.target import Target, parse_target
@@ -80,6 +81,8 @@ def quantize(
         raise _no_calibration(precision, kept)
     io.existing_file(source, "model file")
     io.check_output(final, force=force, suffix=".onnx")
+    if max_drop is not None or precision == "mixed":  # what a search without success writes
+        io.check_output(best_path(final), force=force)
     if kept is not None:
         io.check_output(kept, force=True)
     graph.check_file(source)

@@ -43,3 +43,8 @@ def macs_share(done: Sequence[str], macs: Mapping[str, int]) -> float:
     """Share of the model's multiply-accumulates that the named nodes do, 0 to 1."""
     total = sum(macs.values())
     return round(sum(macs.get(name, 0) for name in done) / total, 6) if total else 0.0
+
+
+def best_path(output: Path) -> Path:
+    """Where the best that a search found is kept when it is not good enough for the asked name."""
+    return output.with_name(f"{output.stem}.best.onnx")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit import io
 from deploykit.graph.stochastic import stochastic_nodes
 from deploykit.quantize.evaluator import MARGIN_DB, Evaluator, in_db
-from deploykit.quantize.product import counts, written
+from deploykit.quantize.product import best_path, counts, written
 from deploykit.quantize.sensitivity import Sensitivity, rank
 from deploykit.quantize.static import Recipe, StaticQuantizer
 from deploykit.quantize.strategy import Outcome, Search
@@ -59,7 +59,7 @@ def quantize_mixed(source: Path, output: Path, settings: Settings, on_progress: 
         facts = _facts(quantizer, made, output, said, left=outcome.left)
     else:
         (output.parent / KEPT).mkdir()
-        best = output.parent / KEPT / best_name(output)
+        best = output.parent / KEPT / best_path(output).name
         facts = {**_facts(quantizer, made, best, said, left=outcome.left), "kept": f"{KEPT}/{best.name}"}
     facts["metrics"]["int8_macs_share"] = outcome.best.macs_share
     facts["metrics"]["search"] = _metrics(outcome, settings, evaluator, seconds)
@@ -80,11 +80,6 @@ def add_sensitivity(
         evaluator = Evaluator(quantizer, settings, Path(scratch), on_progress)
         ranking = rank(evaluator, plain_recipe(settings), on_progress)
     facts["metrics"]["sensitivity"] = [row.as_dict() for row in ranking]
-
-
-def best_name(output: Path) -> str:
-    """The name for the best that a search found, when that is not good enough for the asked name."""
-    return f"{output.stem}.best.onnx"
 
 
 def _facts(
