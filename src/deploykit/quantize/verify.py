@@ -67,7 +67,16 @@ def verify_job(
     if data["purpose"] == "calibration" and not held and precision == "int8":
         text = f"outputs were compared on {result['samples']} samples that also calibrated: too few to hold some out"
         said.append(note("DK374", text, hint="give 64 samples or more to --calib").as_dict())
-    return {**result, "findings": [*said, *result["findings"]], "held_out": bool(held)}
+    found = [_with_way_out(finding, precision) for finding in result["findings"]]
+    return {**result, "findings": [*said, *found], "held_out": bool(held)}
+
+
+def _with_way_out(finding: dict[str, Any], precision: str) -> dict[str, Any]:
+    """A failed gate of int8 says what finds the nodes that it fails by."""
+    if precision != "int8" or finding["severity"] != "error" or finding["hint"]:
+        return finding
+    hint = "--precision mixed leaves in float what costs most; --sensitivity ranks the nodes"
+    return {**finding, "hint": hint}
 
 
 def _refusal(reference: Runtime, dataset: Dataset, data: dict[str, Any]) -> Finding | None:
