@@ -87,15 +87,16 @@ class Rewriter:
         attributes: Mapping[str, int | float | str | list[int] | list[float] | list[str] | ir.Attr] | None = None,
         like: ir.Value | None = None,
         dtype: ir.DataType | None = None,
+        outputs: int = 1,
     ) -> ir.Value:
-        """A new node before `anchor`, in its graph; returns its output, of the type and shape of `like`."""
+        """A new node before `anchor`, in its graph; returns its first output, of the type and shape of `like`."""
         name = unique_name(self._main, output, self._taken)
         node = ir.node(
             op,
             inputs,
             attributes=attributes or {},
             domain=domain,
-            num_outputs=1,
+            num_outputs=outputs,
             name=unique_name(self._main, f"{name}/{op}", self._taken),
         )
         made = node.outputs[0]
@@ -109,20 +110,35 @@ class Rewriter:
         graph.insert_before(anchor, [node])
         return made
 
-    def replace(self, old: ir.Node, made: ir.Value) -> None:
-        """`made` takes the place of the only used output of `old`, with its name; the node that made it takes its name.
+    def free(self, wanted: str) -> str:
+        """The name, or with the first free number behind it."""
+        return unique_name(self._main, wanted, self._taken)
 
-        The value keeps the type and shape that the model gives; `old` leaves its graph.
+    def replace(self, old: ir.Node, made: ir.Value) -> None:
+        """`made` takes the place of the first output of `old`, and `old` leaves its graph.
+
+        The value keeps its name, type and shape; the node that makes it takes over the name of the node.
         """
-        out = old.outputs[0]
-        name, node_name = out.name, old.name
-        made.type, made.shape = out.type, out.shape
-        out.replace_all_uses_with(made, replace_graph_outputs=True)
-        graph, producer = old.graph, made.producer()
-        assert graph is not None
+        producer = made.producer()
         assert producer is not None
+        self._take_over(old, [made])
+        producer.name = old.name
+
+    def replace_all(self, old: ir.Node, new: ir.Node) -> None:
+        """`new`, which stands in the graph, takes the place of `old` with all outputs."""
+        self._take_over(old, list(new.outputs))
+
+    @staticmethod
+    def _take_over(old: ir.Node, values: list[ir.Value]) -> None:
+        names = [out.name for out in old.outputs]
+        for out, made in zip(old.outputs, values, strict=True):
+            made.type, made.shape = out.type, out.shape
+            out.replace_all_uses_with(made, replace_graph_outputs=True)
+        graph = old.graph
+        assert graph is not None
         graph.remove(old, safe=True)
-        made.name, producer.name = name, node_name
+        for made, name in zip(values, names, strict=True):
+            made.name = name
 
     def finish(self) -> None:
         """Drops the initializers that nothing reads any more, in every graph."""
@@ -140,3 +156,10 @@ def constant_reader(value: ir.Value | None) -> bool:
         and value.dtype in {None, ir.DataType.FLOAT}
         and value.const_value.dtype == ir.DataType.FLOAT
     )
+
+
+def shape_of(value: ir.Value | None) -> tuple[int, ...]:
+    """The shape of an initializer's data, which stays unread."""
+    assert value is not None
+    assert value.const_value is not None
+    return tuple(int(size) for size in value.const_value.shape.numpy())
