@@ -1,16 +1,19 @@
 import numpy as np
 import pytest
 
-from deploykit.quantize.observers import HistogramObserver
+from deploykit.quantize.observers import Histogram, HistogramObserver, RangeObserver, finished, look
 from deploykit.quantize.thresholds import METHODS, Interval, choose_interval, quantization_loss
 
 RNG = np.random.default_rng(0)
 
 
-def histogram_of(values: np.ndarray) -> HistogramObserver:
-    observer = HistogramObserver(float(values.min()), float(values.max()))
-    observer.observe(values)
-    return observer
+def histogram_of(values: np.ndarray) -> Histogram:
+    found = look(values.astype(np.float32), values.size, 0)
+    ranges, observer = RangeObserver(1), HistogramObserver()
+    ranges.observe([found])
+    observer.widen(max(abs(found.low), abs(found.high)))
+    observer.observe(found.elements)
+    return finished(observer, ranges.of(0))
 
 
 def true_loss(values: np.ndarray, interval: Interval) -> float:

@@ -13,12 +13,19 @@ if TYPE_CHECKING:
 
     from deploykit.quantize.half import HalfResult
     from deploykit.quantize.half_formats import HalfFormat
+    from deploykit.quantize.half_refine import Refinement
     from deploykit.quantize.plan import FloatNode
     from deploykit.quantize.ranges import Ranges
 
 # The second half of the data still made the range this much wider: the first half was not enough.
 MOVING = 0.10
 FEW_SAMPLES = 8
+# More samples than this share that are equal to others, or all 0, are worth a warning.
+REPEATED = 0.1
+# A range so many times wider than 99 % of the magnitudes leaves these at most 4 of 127 steps.
+FAR = 32
+# The reason of `plan` for everything inside a body.
+WHOLE_BODY = "control-flow bodies stay float"
 # Names of inner nodes that a finding about a control-flow node lists.
 NAMED = 4
 # Below this share of saturating pairs the sums that are met are almost never both extreme.
@@ -48,6 +55,7 @@ def about_ranges(ranges: Ranges, used: Collection[str]) -> list[Finding]:
                 hint="give more samples to --calib",
             )
         )
+    found += _about_outliers(ranges, used)
     for name, tensor in ranges.tensors.items():
         if tensor.not_finite:
             text = f"tensor {name!r} had {tensor.not_finite} NaN or infinite elements, which its range leaves out"
@@ -63,6 +71,44 @@ def about_ranges(ranges: Ranges, used: Collection[str]) -> list[Finding]:
             found.append(
                 note("DK369", text, tensor=name, hint="does the calibration data exercise this part of the model?")
             )
+    return found
+
+
+def _about_outliers(ranges: Ranges, used: Collection[str]) -> list[Finding]:
+    far = {}
+    for name in used:
+        tensor = ranges.tensors[name]
+        largest = max(abs(tensor.minimum), abs(tensor.maximum))
+        if tensor.fired and tensor.typical > 0 and largest > FAR * tensor.typical:
+            far[name] = largest / tensor.typical
+    if not far:
+        return []
+    worst = max(sorted(far), key=lambda name: far[name])
+    tensor = ranges.tensors[worst]
+    largest = max(abs(tensor.minimum), abs(tensor.maximum))
+    kept = tensor.interval(symmetric=True)
+    return [
+        note(
+            "DK335",
+            f"{len(far)} of {len(used)} tensors have outliers: {worst!r} reaches {largest:.4g}, {far[worst]:.0f} times "
+            f"what 99 % of its values stay below ({tensor.typical:.4g}); {kept.method} keeps it up to {kept.high:.4g}",
+            tensor=worst,
+            hint="--method percentile or mse clips them; --sensitivity shows what that costs",
+        )
+    ]
+
+
+def about_samples(count: int, repeated: int, zeros: int, resumed: int) -> list[Finding]:
+    """Samples that an interrupted calibration had seen, and samples that say nothing new or nothing at all."""
+    found: list[Finding] = []
+    if resumed:
+        found.append(note("DK338", f"calibration went on after {resumed} samples of an interrupted run"))
+    if repeated > REPEATED * count:
+        text = f"{repeated} of {count} calibration samples are equal to another one: {count - repeated} differ"
+        found.append(warning("DK336", text, hint="ranges rest on the samples that differ; give others to --calib"))
+    if zeros > REPEATED * count:
+        text = f"{zeros} of {count} calibration samples are 0 in every element"
+        found.append(warning("DK337", text, hint="check how the data was made; such samples hold no ranges"))
     return found
 
 
@@ -87,17 +133,20 @@ def about_float(left: Sequence[FloatNode]) -> list[Finding]:
         for item in left
         if item.owner is None
     ]
-    owners: dict[tuple[str, str], list[str]] = {}
+    owners: dict[tuple[tuple[str, str], str], list[str]] = {}
     for item in left:
         if item.owner is not None:
-            owners.setdefault(item.owner, []).append(item.name)
-    return found + [_about_body(op, name, inner) for (op, name), inner in owners.items()]
+            owners.setdefault((item.owner, "" if WHOLE_BODY in item.reason else item.reason), []).append(item.name)
+    return found + [_about_body(op, name, reason, inner) for ((op, name), reason), inner in owners.items()]
 
 
-def _about_body(op: str, name: str, inner: list[str]) -> Finding:
+def _about_body(op: str, name: str, reason: str, inner: list[str]) -> Finding:
     names = ", ".join(repr(node) for node in inner[:NAMED])
     more = f" and {len(inner) - NAMED} more" if len(inner) > NAMED else ""
-    return note("DK357", f"{op} {name!r}: its bodies stay float, with {names}{more}", node=name, op=op)
+    text = (
+        f"in its bodies {names}{more} stay float: {reason}" if reason else f"its bodies stay float, with {names}{more}"
+    )
+    return note("DK357", f"{op} {name!r}: {text}", node=name, op=op)
 
 
 def about_saturation(saturating: Mapping[str, float]) -> list[Finding]:
@@ -134,6 +183,31 @@ def about_half(result: HalfResult, form: HalfFormat) -> list[Finding]:
             warning("DK372", f"nothing was converted: the model has no float32 operator that {form.title} runs")
         )
     return found
+
+
+def about_refinement(found: Refinement | None, form: HalfFormat) -> list[Finding]:
+    """Which nodes were left in float32 because of what their rounding costs, or that this does not help."""
+    if found is None or (not found.islands and found.reached):
+        return []
+    names = ", ".join(repr(name) for name in found.costly[:NAMED])
+    was = f"{form.title} was off by {found.before:.3g} times what is allowed on the calibration data"
+    if found.reached:
+        text = (
+            f"{was}; with {len(found.islands)} nodes left in float32 it is {found.after:.3g} times "
+            f"(after {found.evaluations} evaluations); the costliest: {names}"
+        )
+        return [note("DK318", text)]
+    text = (
+        f"{was}, and no quarter of the nodes in float32 brings it below 1 ({found.after:.3g} with the costliest; "
+        f"{found.evaluations} evaluations); the costliest: {names}"
+    )
+    return [warning("DK319", text, hint="--eval DATA shows what it costs in accuracy, if anything")]
+
+
+def about_speed() -> Finding:
+    """What half precision is for where the target computes in float32 anyway."""
+    text = "fp16 is for size here: onnxruntime's CPU kernels compute most of it in float32, with casts around"
+    return note("DK317", text, hint="--precision int8 for speed on CPUs; deploykit bench measures it")
 
 
 def _about_islands(islands: Sequence[tuple[str, str, str]]) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,16 @@ import psutil
 
 from deploykit import graph
 from deploykit.data import open_request
-from deploykit.quantize.calibration import Calibration, tapped_session
+from deploykit.quantize.calibration import Calibration
+from deploykit.quantize.findings import about_samples
 from deploykit.quantize.holdout import calibrating, carried, held_out, widened
 from deploykit.quantize.ranges import Ranges, load_ranges
+from deploykit.quantize.resume import Keeper, is_progress
+from deploykit.quantize.taps import sources_of, tapped_session
 from deploykit.report import Finding, note
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import onnx_ir as ir
 
@@ -30,11 +34,22 @@ MEBIBYTE = 2**20
 
 @dataclasses.dataclass(slots=True)
 class Measured:
-    """Ranges, the `calibration` object of the report, and what there was to say."""
+    """Ranges, the `calibration` object of the report, and what there was to say.
+
+    observed: gives the calibration behind the ranges; ranges that came from a file run over the data for it.
+    """
 
     ranges: Ranges
     metrics: dict[str, Any]
     findings: list[Finding]
+    observed: Callable[[], Calibration]
+
+    def with_method(self, method: Method) -> Ranges:
+        """The ranges of the same calibration by another method, without running over the data again."""
+        if method == self.ranges.method:
+            return self.ranges
+        found = self.observed().ranges(method)
+        return dataclasses.replace(self.ranges, method=method, tensors=found)
 
 
 class MemoryWatch:
@@ -64,27 +79,37 @@ def measure_ranges(
     method: Method = settings.method
     keys = {"model_sha256": settings.model_sha256, "data_sha256": settings.data_sha256, "method": method}
     file = Path(settings.ranges) if settings.ranges else None
-    if file is not None and file.exists():
+    if file is not None and file.exists() and not is_progress(file):
         ranges = load_ranges(file, **keys)
         said = note("DK360", f"ranges of {ranges.samples} samples were reused from {file.name}: nothing was measured")
-        return Measured(
-            ranges, {"samples": ranges.samples, "seconds": 0.0, "peak_rss_mb": None, "reused": True}, [said]
-        )
-    measured = _measure(model, names, source, settings, method, keys, on_progress)
+        metrics = {"samples": ranges.samples, "seconds": 0.0, "peak_rss_mb": None, "reused": True}
+        again = functools.cache(lambda: _observe(model, names, source, settings, on_progress).run)
+        return Measured(ranges, metrics, [said], again)
+    keeper = None if file is None else Keeper(file, keys)
+    seen = _observe(model, names, source, settings, on_progress, keeper=keeper)
+    ranges = Ranges(tensors=seen.run.ranges(method), samples=seen.run.count, **keys)
     if file is not None:
-        measured.ranges.save(file)
-    return measured
+        ranges.save(file)
+    return Measured(ranges, {**seen.metrics, "method": method}, seen.findings, lambda: seen.run)
 
 
-def _measure(
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Observed:
+    run: Calibration
+    metrics: dict[str, Any]
+    findings: list[Finding]
+
+
+def _observe(
     model: ir.Model,
     names: Sequence[str],
     source: Path,
     settings: Settings,
-    method: Method,
-    keys: Mapping[str, str],
     on_progress: OnProgress,
-) -> Measured:
+    *,
+    histograms: bool = True,
+    keeper: Keeper | None = None,
+) -> _Observed:
     request = settings.data
     assert request is not None
     started = time.perf_counter()
@@ -93,7 +118,8 @@ def _measure(
     dataset = open_request(widened(request), inputs, source)  # type: ignore[arg-type]
     held = held_out(dataset, request)
     total = None if dataset.total is None else dataset.total - len(held)
-    with tapped_session(model, names) as session:
+    sources = sources_of(model, names)
+    with tapped_session(model, list(sources.values())) as session:
         run = Calibration(
             session,
             names,
@@ -101,17 +127,19 @@ def _measure(
             total=total,
             carry=carried(request),
             on_progress=watch,
+            sources=sources,
+            histograms=histograms,
+            keeper=keeper,
         )
-        tensors = run.run(method)
+        run.collect()
     metrics = {
         "samples": run.count,
         "held_out": len(held),
-        "method": method,
         "seconds": round(time.perf_counter() - started, 4),
         "peak_rss_mb": round(watch.peak_mb, 1),
         "reused": False,
     }
-    return Measured(Ranges(tensors=tensors, samples=run.count, **keys), metrics, list(dataset.findings))
+    return _Observed(run, metrics, [*dataset.findings, *about_samples(run.count, run.repeated, run.zeros, run.resumed)])
 
 
 def measure_peaks(
@@ -125,11 +153,10 @@ def measure_peaks(
         for value in (*model.graph.inputs, *(value for node in model.graph for value in node.outputs))
         if value.name and value.dtype == ir_.DataType.FLOAT and value.name not in model.graph.initializers
     ]
-    keys = {"model_sha256": settings.model_sha256, "data_sha256": settings.data_sha256, "method": "minmax"}
-    measured = _measure(model, names, source, settings, "minmax", keys, on_progress)
+    seen = _observe(model, names, source, settings, on_progress, histograms=False)
     peaks = {
         name: max(abs(found.minimum), abs(found.maximum))
-        for name, found in measured.ranges.tensors.items()
+        for name, found in seen.run.ranges("minmax").items()
         if found.fired
     }
-    return peaks, measured.metrics, measured.findings
+    return peaks, {**seen.metrics, "method": "minmax"}, seen.findings

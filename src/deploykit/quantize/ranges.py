@@ -11,7 +11,7 @@ from deploykit.errors import DataError, InvalidFileError
 from deploykit.quantize.thresholds import Interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 SCHEMA = "deploykit.ranges/1"
@@ -118,11 +118,16 @@ def load_ranges(path: Path, *, model_sha256: str, data_sha256: str, method: str)
             file=path,
             hint="give a new path to --ranges, and they are saved there",
         ) from problem
-    for what, ours, theirs in (
-        ("model", model_sha256, found.model_sha256),
-        ("calibration data", data_sha256, found.data_sha256),
-        ("method", method, found.method),
-    ):
+    keys = {"model_sha256": found.model_sha256, "data_sha256": found.data_sha256, "method": found.method}
+    wanted = {"model_sha256": model_sha256, "data_sha256": data_sha256, "method": method}
+    check_keys(path, found=keys, wanted=wanted)
+    return found
+
+
+def check_keys(path: Path, *, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Raises DataError (DK362) when a file of ranges belongs to another model, data or method ("" fits any)."""
+    for key, what in (("model_sha256", "model"), ("data_sha256", "calibration data"), ("method", "method")):
+        ours, theirs = wanted[key], found[key]
         if ours and ours != theirs:
             raise DataError(
                 f"the ranges in {path.name} were measured with another {what}",
@@ -131,4 +136,3 @@ def load_ranges(path: Path, *, model_sha256: str, data_sha256: str, method: str)
                 context=[f"{what} now:        {ours}", f"{what} in the file: {theirs}"],
                 hint="give a new path to --ranges, or delete the file to measure again",
             )
-    return found

@@ -14,16 +14,19 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from deploykit.quantize.observers import HistogramObserver
+    from deploykit.quantize.observers import Histogram
 
 Array = np.ndarray[Any, Any]
-Method = Literal["auto", "minmax", "percentile", "entropy", "mse"]
-METHODS: tuple[Method, ...] = ("auto", "minmax", "percentile", "entropy", "mse")
+Method = Literal["auto", "minmax", "percentile", "entropy", "mse", "moving-average"]
+METHODS: tuple[Method, ...] = ("auto", "minmax", "percentile", "entropy", "mse", "moving-average")
 PERCENTILE = 99.99
 LEVELS = 256
 CANDIDATES = 80
+ENTROPY_CANDIDATES = 40
 # `auto` clips only where that is measurably better: a range that clips nothing wins ties.
 AUTO_MARGIN = 0.95
+# What `auto` tries besides the whole range; `entropy` looks for something else than a small error, and costs the most.
+AUTO = ("percentile", "mse")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,58 +46,88 @@ class Interval:
         """The smallest range that holds this one and 0, which must be exact (padding, Relu)."""
         return Interval(min(self.low, 0.0), max(self.high, 0.0), self.method)
 
+    def shaped(self, *, symmetric: bool) -> Interval:
+        """In the form that a scheme takes: symmetric around 0, or affine and holding 0."""
+        return self.symmetric() if symmetric else self.with_zero()
+
     def union(self, other: Interval) -> Interval:
         """The smallest range that holds both."""
         method = self.method if self.method == other.method else f"{self.method}+{other.method}"
         return Interval(min(self.low, other.low), max(self.high, other.high), method)
 
 
-def choose_interval(histogram: HistogramObserver, method: Method, *, symmetric: bool) -> Interval:
-    """The range that `method` takes for a histogram, symmetric around 0 or affine and holding 0."""
-    full = _shape(Interval(histogram.minimum, histogram.maximum), symmetric=symmetric)
+def choose_interval(
+    histogram: Histogram, method: Method, *, symmetric: bool, average: Interval | None = None
+) -> Interval:
+    """The range that `method` takes for a histogram, symmetric around 0 or affine and holding 0.
+
+    average: the mean of the batches' extremes, which `moving-average` takes (without it: the whole range).
+    """
+    full = Interval(histogram.minimum, histogram.maximum).shaped(symmetric=symmetric)
     if histogram.counts.sum() == 0 or method == "minmax":
         return full
+    if method == "moving-average":
+        return dataclasses.replace((average or full).shaped(symmetric=symmetric), method=method)
+    curve = _Curve(histogram)
     if method == "auto":
-        return _auto(histogram, full, symmetric=symmetric)
-    found = _METHODS[method](histogram, symmetric)
-    return dataclasses.replace(_shape(found, symmetric=symmetric), method=method)
+        return _auto(curve, full, symmetric=symmetric)
+    return _clipping(curve, method, symmetric=symmetric)
 
 
-def quantization_loss(histogram: HistogramObserver, interval: Interval) -> float:
+def quantization_loss(histogram: Histogram, interval: Interval) -> float:
     """Mean squared error of the tensor when quantized to 256 levels over the interval, in its squared units."""
-    centers, counts = histogram.centers, histogram.counts
-    return float(_losses(centers, counts, np.array([interval.low]), np.array([interval.high]))[0])
+    return _Curve(histogram).loss(interval)
 
 
-def _shape(interval: Interval, *, symmetric: bool) -> Interval:
-    return interval.symmetric() if symmetric else interval.with_zero()
+class _Curve:
+    """A histogram with the running sums that make the loss of a range cheap: one look-up a level instead of a bin."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        self.histogram = histogram
+        self.centers = histogram.centers
+        counts = histogram.counts
+        self.total = float(counts.sum())
+        moments = np.stack([counts, counts * self.centers, counts * self.centers**2])
+        self._sums = np.concatenate([np.zeros((3, 1)), np.cumsum(moments, axis=1)], axis=1)
+
+    def loss(self, interval: Interval) -> float:
+        """Mean squared error of one range."""
+        return float(self.losses(np.array([interval.low]), np.array([interval.high]))[0])
+
+    def losses(self, lows: Array, highs: Array) -> Array:
+        """Mean squared quantization error for each range lows[i]..highs[i] (shape [candidates])."""
+        scale = np.maximum((highs - lows) / (LEVELS - 1), np.finfo(np.float64).tiny)[:, None]
+        zero = np.round(-lows[:, None] / scale)
+        values = (np.arange(LEVELS) - zero) * scale
+        # Level k takes the bins whose centre is nearest to it; the outer ones take what is beyond.
+        borders = values[:, :-1] + scale / 2
+        places = np.empty((len(lows), LEVELS + 1), np.int64)
+        places[:, 0], places[:, -1] = 0, self.centers.size
+        places[:, 1:-1] = np.searchsorted(self.centers, borders)
+        zeroth, first, second = np.diff(self._sums[:, places], axis=2)
+        errors: Array = (second - 2 * values * first + values**2 * zeroth).sum(axis=1)
+        return np.maximum(errors, 0.0) / self.total
 
 
-def _auto(histogram: HistogramObserver, full: Interval, *, symmetric: bool) -> Interval:
-    best, best_loss = full, quantization_loss(histogram, full) * AUTO_MARGIN
-    for method in ("percentile", "entropy", "mse"):
-        candidate = choose_interval(histogram, method, symmetric=symmetric)
-        loss = quantization_loss(histogram, candidate)
+def _auto(curve: _Curve, full: Interval, *, symmetric: bool) -> Interval:
+    best, best_loss = full, curve.loss(full) * AUTO_MARGIN
+    for method in AUTO:
+        candidate = _clipping(curve, method, symmetric=symmetric)
+        loss = curve.loss(candidate)
         if loss < best_loss:
             best, best_loss = candidate, loss
     return best
 
 
-def _losses(centers: Array, counts: Array, lows: Array, highs: Array) -> Array:
-    """Mean squared quantization error for each range lows[i]..highs[i] (shape [candidates])."""
-    low, high = lows[:, None], highs[:, None]
-    scale = np.maximum((high - low) / (LEVELS - 1), np.finfo(np.float64).tiny)
-    zero = np.round(-low / scale)
-    level = np.clip(np.round(centers[None, :] / scale) + zero, 0, LEVELS - 1)
-    error = (level - zero) * scale - centers[None, :]
-    losses: Array = (error * error) @ counts / counts.sum()
-    return losses
+def _clipping(curve: _Curve, method: str, *, symmetric: bool) -> Interval:
+    found = _METHODS[method](curve, symmetric).shaped(symmetric=symmetric)
+    return dataclasses.replace(found, method=method)
 
 
-def _percentile(histogram: HistogramObserver, symmetric: bool) -> Interval:
+def _percentile(curve: _Curve, symmetric: bool) -> Interval:
     """Keeps the central 99.99 % of the values."""
-    counts = histogram.counts
-    edges = np.linspace(histogram.minimum, histogram.maximum, counts.size + 1)
+    histogram = curve.histogram
+    counts, edges = histogram.counts, np.clip(histogram.edges, histogram.minimum, histogram.maximum)
     share = (100 - PERCENTILE) / 100
     if symmetric:
         magnitude = np.maximum(np.abs(edges[:-1]), np.abs(edges[1:]))
@@ -111,55 +144,57 @@ def _percentile(histogram: HistogramObserver, symmetric: bool) -> Interval:
     return Interval(float(low), float(high))
 
 
-def _clipped(histogram: HistogramObserver, limits: Array, symmetric: bool) -> tuple[Array, Array]:
+def _clipped(histogram: Histogram, limits: Array, symmetric: bool) -> tuple[Array, Array]:
     """Ranges -limit..limit, cut to what was observed when affine."""
     if symmetric:
         return -limits, limits
     return np.maximum(min(histogram.minimum, 0.0), -limits), np.minimum(max(histogram.maximum, 0.0), limits)
 
 
-def _mse(histogram: HistogramObserver, symmetric: bool) -> Interval:
+def _mse(curve: _Curve, symmetric: bool) -> Interval:
     """The range with the smallest mean squared error: a geometric grid of limits, then either end alone."""
-    centers, counts = histogram.centers, histogram.counts
+    histogram = curve.histogram
     largest = max(abs(histogram.minimum), abs(histogram.maximum))
     limits = largest * np.geomspace(1.0, 1 / 256, CANDIDATES)
     lows, highs = _clipped(histogram, limits, symmetric)
-    best = int(np.argmin(_losses(centers, counts, lows, highs)))
+    best = int(np.argmin(curve.losses(lows, highs)))
     low, high = float(lows[best]), float(highs[best])
     if symmetric:
         fine = limits[best] * np.linspace(0.94, 1.06, 13)
         low_, high_ = _clipped(histogram, np.minimum(fine, largest), symmetric)
-        best = int(np.argmin(_losses(centers, counts, low_, high_)))
+        best = int(np.argmin(curve.losses(low_, high_)))
         return Interval(float(low_[best]), float(high_[best]))
     shrink = np.linspace(1.0, 0.4, 31)
-    lows = low * shrink
-    low = float(lows[np.argmin(_losses(centers, counts, lows, np.full_like(lows, high)))])
-    highs = high * shrink
-    high = float(highs[np.argmin(_losses(centers, counts, np.full_like(highs, low), highs))])
+    if low < 0:
+        lows = low * shrink
+        low = float(lows[np.argmin(curve.losses(lows, np.full_like(lows, high)))])
+    if high > 0:
+        highs = high * shrink
+        high = float(highs[np.argmin(curve.losses(np.full_like(highs, low), highs))])
     return Interval(low, high)
 
 
-def _entropy(histogram: HistogramObserver, symmetric: bool) -> Interval:
+def _entropy(curve: _Curve, symmetric: bool) -> Interval:
     """The range that loses the least information, KL(P || Q) over candidate limits.
 
     S. Migacz, 8-bit inference with TensorRT, GTC 2017, slides 38-42. P is |x| with what is beyond the limit added to
     its last bin, Q is P in 128 levels (256 for a one-sided affine range) spread over the bins that were not empty.
     """
-    bins = histogram.counts.size
+    histogram = curve.histogram
+    one_sided = histogram.minimum >= 0 or histogram.maximum <= 0
     largest = max(abs(histogram.minimum), abs(histogram.maximum))
-    magnitude = np.abs(histogram.centers)
-    index = np.minimum((magnitude / largest * bins).astype(np.int64), bins - 1)
-    counts = np.bincount(index, weights=histogram.counts, minlength=bins)
+    width = float(histogram.edges[1] - histogram.edges[0])
+    index = np.floor(np.abs((histogram.edges[:-1] + histogram.edges[1:]) / 2) / width).astype(np.int64)
+    counts = np.bincount(index, weights=histogram.counts)
     # The bin of exact zeros says nothing about the range (zero is always exact) and drowns the rest after a Relu.
     counts[0] = 0
     total = counts.sum()
-    if total == 0:
-        return Interval(histogram.minimum, histogram.maximum)
-    one_sided = histogram.minimum >= 0 or histogram.maximum <= 0
     levels = LEVELS if one_sided and not symmetric else LEVELS // 2
-    stops = np.unique(np.geomspace(2 * levels, bins, CANDIDATES).astype(np.int64))
+    if total == 0 or counts.size <= 2 * levels:
+        return Interval(histogram.minimum, histogram.maximum)
+    stops = np.unique(np.geomspace(2 * levels, counts.size, ENTROPY_CANDIDATES).astype(np.int64))
     divergences = [_divergence(counts, int(stop), levels) for stop in stops]
-    limit = largest * float(stops[int(np.argmin(divergences))]) / bins
+    limit = min(float(stops[int(np.argmin(divergences))]) * width, largest)
     lows, highs = _clipped(histogram, np.array([limit]), symmetric)
     return Interval(float(lows[0]), float(highs[0]))
 
@@ -181,7 +216,7 @@ def _divergence(counts: Array, stop: int, levels: int) -> float:
     return float(np.sum(p[some] * np.log(p[some] / np.maximum(q[some], 1e-9))))
 
 
-_METHODS: dict[str, Callable[[HistogramObserver, bool], Interval]] = {
+_METHODS: dict[str, Callable[[_Curve, bool], Interval]] = {
     "percentile": _percentile,
     "entropy": _entropy,
     "mse": _mse,
