@@ -8,7 +8,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from deploykit import graph
 from deploykit.equivalence import (
+    Plan,
     Probe,
     compare_models,
     interface_differences,
@@ -35,6 +37,12 @@ def save(path: Path, text: str) -> Path:
 
 
 RELU = "agraph (float[n,4] x) => (float[n,4] y) { y = Relu(x) }"
+
+
+def probe(path: Path) -> Probe:
+    plan = Plan.of(graph.load(path), {}, seed=0, samples=5)
+    assert plan is not None
+    return Probe(plan, Reference(path))
 
 
 def differences(tmp_path: Path, original: str, candidate: str) -> list[str]:
@@ -104,8 +112,7 @@ def test_sizes_that_the_model_takes_are_looked_for(tmp_path):
     # Only lengths that are a multiple of 64 can be reshaped.
     text = """agraph (float[n] x) => (float[a,b] y) <int64[2] s = {-1, 64}> { y = Reshape(x, s) }"""
     path = save(tmp_path / "a.onnx", text)
-    probe = Probe(path, Reference(path), {}, 0)
-    sizes = [sample.feeds["x"].size for sample in probe.samples(5)]
+    sizes = [sample.feeds["x"].size for sample in probe(path).samples()]
     assert len(sizes) >= 3
     assert all(size % 64 == 0 for size in sizes)
 
@@ -116,7 +123,7 @@ def test_both_ways_of_an_if_are_taken(tmp_path):
           y = If (c) <then_branch = t () => (float[4] a) { a = Relu(x) },
                       else_branch = e () => (float[4] b) { b = Neg(x) }> }"""
     path = save(tmp_path / "a.onnx", text)
-    rates = {int(sample.feeds["rate"]) for sample in Probe(path, Reference(path), {}, 0).samples(3)}
+    rates = {int(sample.feeds["rate"]) for sample in probe(path).samples()}
     assert 16000 in rates
     assert rates - {16000}
     other = save(tmp_path / "b.onnx", text.replace("b = Neg(x)", "b = Abs(x)"))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import importlib.metadata
 import importlib.util
-from typing import TYPE_CHECKING
+import sys
+import threading
+import types
+from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import MissingDependencyError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from types import ModuleType
 
 
@@ -36,9 +41,57 @@ def missing(module: str, extra: str, purpose: str = "", why: str = "") -> Missin
 
 def load_early(modules: list[str]) -> None:
     """Imports what is there of the modules: what a worker does before it is needed."""
-    for module in modules:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
+    # What is imported stays: the collector need not look at it, neither now nor in any later round.
+    gc.disable()
+    try:
+        for module in modules:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+_loading = threading.RLock()
+
+
+class _Postponed(types.ModuleType):
+    """Stands for a module that is imported when something of it is read."""
+
+    def __init__(self, name: str, functions: Collection[str]) -> None:
+        super().__init__(name)
+        self.__spec__ = importlib.util.find_spec(name)
+        self.__dict__["_functions"] = frozenset(functions)
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            if name in self._functions:
+                return lambda *args, **named: getattr(self._loaded(), name)(*args, **named)
+            # A package is asked for its path when a part of it is imported; the rest is about the stand-in itself.
+            if name.startswith("__") and name != "__path__":
+                raise AttributeError(name)
+        return getattr(self._loaded(), name)
+
+    def _loaded(self) -> types.ModuleType:
+        with _loading:
+            if sys.modules.get(self.__name__) is self:
+                del sys.modules[self.__name__]
+            return importlib.import_module(self.__name__)
+
+
+def postpone(module: str, functions: Collection[str] = ()) -> None:
+    """Has `import module` succeed at once, and the module loaded when something of it is read, in this process.
+
+    functions: names that others read while they are imported and only call later.
+    For a slow package that what we use needs in rare cases only. Without effect where it is loaded or absent.
+    """
+    if module not in sys.modules and importlib.util.find_spec(module) is not None:
+        sys.modules[module] = _Postponed(module, functions)
+
+
+def postpone_sympy() -> None:
+    """Postpones what is half of the graph library's import, and 33 MiB: arithmetic with symbolic sizes needs it."""
+    postpone("sympy", ("Max", "Min", "Mod", "floor", "sqrt"))
 
 
 def installed(module: str) -> bool:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from deploykit.artifact import TensorSpec
 
     Array = np.ndarray[Any, Any]
+    Interface = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
 
 # Types that onnxruntime computes with and its Python binding cannot pass; all values of them are exact in float32.
 _NOT_BOUND = {
@@ -47,20 +48,28 @@ class Reference:
     that is not sound, VendorError (DK510) for a model that onnxruntime does not take.
     """
 
-    def __init__(self, model: Path | str | bytes, *, threads: int | None = None) -> None:
-        """Loads a file, or the bytes of a model without external data; threads: intra-op, None leaves the choice."""
+    def __init__(
+        self, model: Path | str | bytes, *, threads: int | None = None, interface: Interface | None = None
+    ) -> None:
+        """Loads a file, or the bytes of a model without external data; threads: intra-op, None leaves the choice.
+
+        interface: what `graph.interface` gave for this very file, which then need not be read here, too.
+        """
         # Kept open while the session lives: onnxruntime maps external data from this folder.
         self._folder = tempfile.TemporaryDirectory(prefix="deploykit-reference-")
         try:
             path = self._on_disk(model)
-            loaded = graph.load(path)
-            self.inputs, self.outputs = graph.interface(loaded)
-            if _expose_unbound(loaded):
-                path = Path(self._folder.name) / "bound.onnx"
-                graph.save(loaded, path)
-            del loaded  # its weights would stay beside those of the session
-            if path.stat().st_size > _LARGE:
-                free_memory()
+            if interface is None or any(_needs_cast(spec) for specs in interface for spec in specs):
+                loaded = graph.load(path)
+                self.inputs, self.outputs = graph.interface(loaded)
+                if _expose_unbound(loaded):
+                    path = Path(self._folder.name) / "bound.onnx"
+                    graph.save(loaded, path)
+                del loaded  # its weights would stay beside those of the session
+                if path.stat().st_size > _LARGE:
+                    free_memory()
+            else:
+                self.inputs, self.outputs = interface
             self._session = _session(path, threads)
         except BaseException:  # an interrupt, too, must leave no folder behind
             self._folder.cleanup()

@@ -41,9 +41,8 @@ def simplify(
     Raises ModelError and InvalidFileError for the input, UsageError (DK604, DK620) for options, OutputError,
     MissingDependencyError, and with one engine VendorError when it fails.
     """
-    from deploykit.optimizers.candidates import ENGINES, warm
+    from deploykit.optimizers.candidates import ENGINES, described, warm
     from deploykit.optimizers.stage import SimplifyStage
-    from deploykit.reference import free_memory
     from deploykit.stage import run_stage
 
     if engine != "auto" and engine not in ENGINES:
@@ -55,8 +54,7 @@ def simplify(
     graph.check_kind(path)
     with workers() as pool:
         warm(pool, engine, path.stat().st_size)
-        original = graph.describe(path)
-        free_memory()  # of a graph with all its weights
+        original = described(path)
         sizes: dict[str, int] = dict(dims) if isinstance(dims, Mapping) else dict(map(parse_fixed_dim, dims))
         _check_dims(sizes, original.inputs)
         return run_stage(

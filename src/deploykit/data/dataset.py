@@ -14,6 +14,8 @@ from deploykit.report import Finding, note
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import onnx_ir as ir
+
     from deploykit.artifact import TensorSpec
     from deploykit.data.contract import InputContract
     from deploykit.data.samples import Purpose
@@ -126,14 +128,15 @@ def open_data(
     label: str | None = None,
     dims: Mapping[str, DimRange] | None = None,
     contract: InputContract | None = None,
-    model: Path | None = None,
+    model: Path | ir.Model | None = None,
 ) -> Dataset:
     """The samples that a DATA argument gives for a model with these inputs.
 
     source: a path, a callable, `random[:SEED]`; None: `random:0` for parity and bench, with a note that says so.
     samples: at most so many, evenly spread where the total is known; None: all (random: 16).
     seed: of `random` without one. label: the key or column of the labels; None: `y`. dims: ranges of symbolic
-    dimensions, for random data. contract: preprocessing and carried inputs. model: ONNX file that random integers obey.
+    dimensions, for random data. contract: preprocessing and carried inputs. model: ONNX file, or its graph, that random
+    integers obey.
     Raises DataError (DK300-DK331), InvalidFileError for a path that is not there, UnavailableError when a package is
     missing.
     """

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
+    import onnx_ir as ir
 
     from deploykit.artifact import TensorSpec
     from deploykit.data.contract import InputContract
@@ -42,7 +43,7 @@ class Wanted:
     label: str | None
     dims: Mapping[str, DimRange]
     contract: InputContract | None
-    model: Path | None
+    model: Path | ir.Model | None
 
     @property
     def label_name(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from deploykit.graph import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    import onnx_ir as ir
 
 _MANY = 64
 # Operators whose output holds values of these inputs, moved but not changed.
@@ -84,14 +86,14 @@ class _Uses:
     as_number: bool = False
 
 
-def integer_values(model: Path, names: tuple[str, ...]) -> dict[str, Values]:
+def integer_values(model: Path | ir.Model, names: tuple[str, ...]) -> dict[str, Values]:
     """The values of the named integer inputs; inputs about which the graph says nothing are left out.
 
     An index stays below the smallest table that it points into (Gather, OneHot). A value that is compared for equality
     with constants is one of them. A size or count is 1. 8- and 16-bit integers that become numbers (a Cast to float, a
     DequantizeLinear) have their whole range.
     """
-    graph = load(model).graph
+    graph = (load(model) if isinstance(model, Path) else model).graph
     found = {}
     for value in graph.inputs:
         if value.name in names:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextvars
 import dataclasses
 import functools
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from deploykit.artifact import Artifact, artifact_from_dict
 from deploykit.errors import DeploykitError, ModelError, VendorError
 from deploykit.isolation import run_isolated, workers
 from deploykit.lazy import installed, missing
@@ -15,7 +16,7 @@ from deploykit.progress import OnProgress, Progress
 from deploykit.report import Finding, note
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from deploykit.isolation import WorkerPool
@@ -35,8 +36,8 @@ _AT_ONCE = 2
 _NATIVE = "deploykit.optimizers.engines"
 _FOREIGN = "deploykit.optimizers.foreign"
 # What each worker imports while the model is being read.
-_IMPORTS = {
-    "native": (_NATIVE, "deploykit.optimizers.native", "onnxruntime"),
+IMPORTS = {
+    "native": (_NATIVE, "deploykit.optimizers.native", "deploykit.equivalence", "onnxruntime"),
     "onnxslim": (_FOREIGN, "onnxslim"),
     "onnxsim": (_FOREIGN, "onnxsim"),
 }
@@ -46,7 +47,8 @@ _IMPORTS = {
 class Candidate:
     """What one engine made: computing nodes, bytes with external data, and the files.
 
-    original: nodes of the original, and the names of those that draw random numbers.
+    original: nodes of the original, and the names of those that draw random numbers. interface: as JSON; None where
+    the file has not been made here.
     exact: made by the native engine without the passes that change rounding.
     """
 
@@ -57,6 +59,7 @@ class Candidate:
     files: tuple[str, ...]
     versions: Mapping[str, str]
     original: Mapping[str, Any]
+    interface: Mapping[str, Any] | None = None
     exact: bool = False
 
     @property
@@ -107,28 +110,43 @@ def warm(pool: WorkerPool, engine: str, size: int) -> None:
     names = [engine] if engine != "auto" else [name for name in ENGINES if name == "native" or size <= LARGEST_FOR_ALL]
     ready = [name for name in ("native", *names) if all(map(installed, ENGINES[name]))]
     for name in list(dict.fromkeys(ready))[:_AT_ONCE]:
-        pool.warm({worker_of(name): (_IMPORTS[name], BLOCKED)})
+        pool.warm({worker_of(name): (IMPORTS[name], BLOCKED)})
+
+
+def described(model: Path) -> Artifact:
+    """`graph.describe`, told by the native engine's worker: the graph library in this process, too, takes its room."""
+    return artifact_from_dict(_run("native", f"{_NATIVE}:describe_job", {"model": str(model)}), model)
 
 
 def attempts(
-    names: Sequence[str], base: Path, scratch: Path, findings: list[Finding], on_progress: OnProgress
+    names: Sequence[str],
+    base: Path,
+    scratch: Path,
+    findings: list[Finding],
+    on_progress: OnProgress,
+    ahead: Callable[[Candidate], None],
 ) -> list[Candidate]:
     """One candidate of each engine that worked, two running at once; what failed is a finding.
 
-    A single engine's failure is raised.
+    ahead: what to do with the native engine's candidate while the others work. A single engine's failure is raised.
     """
     on_progress(Progress("simplifying", ", ".join(names)))
     candidates: list[Candidate] = []
-    with workers() as pool, concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
-        # A thread starts with an empty context: the pool of workers has to be handed on.
-        futures = {
-            name: threads.submit(contextvars.copy_context().run, functools.partial(_attempt_once, name, base, scratch))
-            for name in names
-        }
+    foreign = [name for name in names if name != "native"]
+    with (
+        workers() as pool,
+        ThreadPoolExecutor(_AT_ONCE - 1) as makers,
+        ThreadPoolExecutor(len(names)) as threads,
+    ):
+        made = {name: _submit(makers, _made, name, base, scratch, release_after=True) for name in foreign}
+        futures = {name: _submit(threads, _presented, name, made[name], base, scratch) for name in foreign}
+        if "native" in names:
+            after = ahead if foreign else None
+            futures["native"] = _submit(threads, _natively, base, scratch, after=after)
         try:
-            for name, future in futures.items():
+            for name in names:
                 try:
-                    candidates.append(future.result())
+                    candidates.append(futures[name].result())
                 except DeploykitError as problem:
                     if len(names) == 1:
                         raise
@@ -136,35 +154,60 @@ def attempts(
                     findings.append(note("DK641", f"{name} {how}: {problem.message[:300]}"))
         except BaseException:
             # Threads wait for their workers: those have to end first, or Ctrl-C would wait for the slowest.
-            threads.shutdown(wait=False, cancel_futures=True)
-            for name in names:
+            for executor in (makers, threads):
+                executor.shutdown(wait=False, cancel_futures=True)
+            for name in dict.fromkeys(("native", *names)):
                 pool.get(worker_of(name)).kill()
             raise
     return candidates
 
 
-def _attempt_once(engine: str, base: Path, scratch: Path) -> Candidate:
-    try:
-        return attempt(engine, base, scratch)
-    finally:
-        if engine != "native":
-            release(worker_of(engine))
+def _submit(executor: Executor, function: Callable[..., Any], *given: Any, **named: Any) -> Future[Any]:
+    # A thread starts with an empty context: the pool of workers has to be handed on.
+    return executor.submit(contextvars.copy_context().run, functools.partial(function, *given, **named))
 
 
 def attempt(engine: str, base: Path, scratch: Path, *, exact: bool = False) -> Candidate:
     """What one engine makes of the model at `base`, below `scratch`; raises what its worker raises."""
-    folder = scratch / f"{engine}{'-exact' if exact else ''}"
-    folder.mkdir()
-    path = folder / base.name
     if engine == "native":
-        facts = _run("native", f"{_NATIVE}:native_job", {"model": str(base), "output": str(path), "exact": exact})
-    else:
-        # The other engines' workers do without the graph library: its import takes as long as theirs.
-        raw = folder / "raw.onnx"
-        given = {"engine": engine, "model": str(base), "output": str(raw)}
-        made = _run(engine, f"{_FOREIGN}:foreign_job", given)
-        facts = _run("native", f"{_NATIVE}:present_job", {"model": str(base), "made": str(raw), "output": str(path)})
-        facts["versions"] = made["versions"]
+        return _natively(base, scratch, exact=exact)
+    made: Future[Mapping[str, Any]] = Future()
+    made.set_result(_made(engine, base, scratch))
+    return _presented(engine, made, base, scratch)
+
+
+def _natively(
+    base: Path, scratch: Path, *, exact: bool = False, after: Callable[[Candidate], None] | None = None
+) -> Candidate:
+    folder = scratch / ("native-exact" if exact else "native")
+    folder.mkdir()
+    given = {"model": str(base), "output": str(folder / base.name), "exact": exact}
+    facts = _run("native", f"{_NATIVE}:native_job", given)
+    candidate = dataclasses.replace(_candidate("native", folder / base.name, facts), exact=exact)
+    if after is not None:
+        after(candidate)
+    return candidate
+
+
+def _made(engine: str, base: Path, scratch: Path, *, release_after: bool = False) -> Mapping[str, Any]:
+    """What another engine writes, as it is; its worker does without the graph library, whose import takes as long."""
+    (scratch / engine).mkdir()
+    given = {"engine": engine, "model": str(base), "output": str(scratch / engine / "raw.onnx")}
+    try:
+        facts: Mapping[str, Any] = _run(engine, f"{_FOREIGN}:foreign_job", given)
+    finally:
+        if release_after:
+            release(worker_of(engine))
+    return facts
+
+
+def _presented(engine: str, made: Future[Mapping[str, Any]], base: Path, scratch: Path) -> Candidate:
+    facts, path = made.result(), scratch / engine / base.name
+    given = {"model": str(base), "made": str(scratch / engine / "raw.onnx"), "output": str(path)}
+    return _candidate(engine, path, {**_run("native", f"{_NATIVE}:present_job", given), **facts})
+
+
+def _candidate(engine: str, path: Path, facts: Mapping[str, Any]) -> Candidate:
     return Candidate(
         engine,
         path,
@@ -173,7 +216,7 @@ def attempt(engine: str, base: Path, scratch: Path, *, exact: bool = False) -> C
         tuple(facts["files"]),
         facts["versions"],
         facts["original"],
-        exact=exact,
+        facts["interface"],
     )
 
 

@@ -69,7 +69,8 @@ class Constants:
             if given.is_ref():
                 return None
             if name == "value":
-                return given.as_tensor()
+                # Not as_tensor(): its check of a protocol takes longer than everything else here together.
+                return given.value if given.type == ir.AttributeType.TENSOR else None
             if name in _NAMED:
                 return ir.Tensor(_NAMED[name](given))
         return None

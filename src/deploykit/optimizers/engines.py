@@ -9,17 +9,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph, io
-from deploykit.equivalence import compare_models
-from deploykit.graph.reading import EXTERNAL_FILES
 from deploykit.graph.stochastic import stochastic_in
-from deploykit.lazy import versions_of
+from deploykit.lazy import postpone_sympy, versions_of
 from deploykit.optimizers.presentation import Presentation
 from deploykit.progress import OnProgress, silent
-from deploykit.reference import free_memory
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
+
+    from deploykit.equivalence import Baseline
+
+postpone_sympy()
+# What was found out about the originals of this process: one model, under the state of its file.
+_presentations: dict[tuple[str, int, int], tuple[Presentation, dict[str, Any]]] = {}
+_baselines: dict[tuple[str, int, int, int, str], Baseline] = {}
+
+
+def describe_job(model: str) -> dict[str, Any]:
+    """`graph.describe`, as JSON for `artifact_from_dict`."""
+    path = Path(model)
+    loaded = graph.load(path)
+    found = graph.describe(path, loaded)
+    _remember(path, loaded)
+    del loaded
+    _free()
+    more = {"stage": found.stage, "options": found.options, "tool_versions": found.tool_versions}
+    return {**found.as_dict(), **more, "files": list(found.files), "companions": list(found.companions)}
 
 
 def native_job(model: str, output: str, exact: bool = False) -> dict[str, Any]:
@@ -27,15 +43,16 @@ def native_job(model: str, output: str, exact: bool = False) -> dict[str, Any]:
 
     exact: without the passes that change rounding.
     """
+    from deploykit.graph.reading import EXTERNAL_FILES
     from deploykit.optimizers.native import simplify_natively
 
     path = Path(model)
     loaded = graph.load(path)
     size = sum(io.size_of(path.parent / name) for name in (path.name, *loaded.meta[EXTERNAL_FILES]))
-    presentation, original = Presentation.of(loaded), _measured(loaded)
+    presentation, original = _remember(path, loaded)
     facts = _written(simplify_natively(loaded, size, exact=exact), presentation, Path(output))
     del loaded
-    free_memory()  # the comparison in this process needs the room
+    _free()
     return {**facts, "original": original, "versions": versions_of("onnx-ir", "onnx")}
 
 
@@ -44,24 +61,71 @@ def present_job(model: str, made: str, output: str) -> dict[str, Any]:
 
     The result is checked as any foreign model is.
     """
-    original = graph.load(Path(model))
-    presentation, facts = Presentation.of(original), _measured(original)
-    del original  # both at once would be twice the weights
-    return {**_written(graph.load(Path(made)), presentation, Path(output)), "original": facts}
+    presentation, facts = _remember(Path(model))
+    written = _written(graph.load(Path(made)), presentation, Path(output))
+    _free()
+    return {**written, "original": facts}
+
+
+def _remember(path: Path, model: ir.Model | None = None) -> tuple[Presentation, dict[str, Any]]:
+    """The presentation of an original, and its facts; model: the file, unchanged, where it has been loaded."""
+    key = _state(path)
+    if key not in _presentations:
+        _presentations.clear()
+        loaded = graph.load(path) if model is None else model
+        _presentations[key] = Presentation.of(loaded), _measured(loaded)
+    return _presentations[key]
+
+
+def _state(path: Path) -> tuple[str, int, int]:
+    found = path.stat()
+    return str(path.resolve()), found.st_mtime_ns, found.st_size
+
+
+def _free() -> None:
+    """Leaves room for the other engines, and for what follows here."""
+    from deploykit.reference import free_memory
+
+    free_memory()
 
 
 def _written(simplified: ir.Model, presentation: Presentation, output: Path) -> dict[str, Any]:
     presentation.give(simplified)
     files = graph.save(simplified, output)
     size = sum(io.size_of(output.parent / name) for name in files)
-    return {"nodes": count_nodes(simplified), "bytes": size, "files": list(files)}
+    inputs, outputs = ([spec.as_dict() for spec in specs] for specs in graph.interface(simplified))
+    shown = {"inputs": inputs, "outputs": outputs, "opset": graph.opset(simplified) or None}
+    return {"nodes": count_nodes(simplified), "bytes": size, "files": list(files), "interface": shown}
+
+
+def copy_job(model: str, output: str) -> list[str]:
+    """Writes a model with external data anew, so that the data's name fits; returns the names of the files."""
+    return list(graph.save(graph.load(Path(model)), Path(output)))
 
 
 def verify_job(
-    original: str, candidate: str, dims: dict[str, list[int | None]], seed: int, on_progress: OnProgress = silent
+    original: str,
+    candidate: str,
+    dims: dict[str, list[int | None]],
+    seed: int,
+    several: bool = False,
+    on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """`equivalence.compare_models`, in the worker of an engine."""
-    return compare_models(Path(original), Path(candidate), dims=dims, seed=seed, on_progress=on_progress)
+    """`equivalence.compare_models`, in the worker of an engine.
+
+    several: other candidates may follow, so what the original gives is kept for them.
+    """
+    from deploykit.equivalence import compare_models, run_original
+
+    first, second = Path(original), Path(candidate)
+    key = (*_state(first), seed, str(dims))
+    if several and key not in _baselines:
+        _baselines.clear()
+        _baselines[key] = run_original(first, dims=dims, seed=seed, on_progress=on_progress)
+    known = _baselines.get(key)
+    result = compare_models(first, second, dims=dims, seed=seed, baseline=known, on_progress=on_progress)
+    _free()
+    return result
 
 
 def measure_job(model: str) -> dict[str, Any]:

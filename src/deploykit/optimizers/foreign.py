@@ -6,13 +6,15 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.lazy import require, versions_of
+from deploykit.lazy import postpone_sympy, require, versions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import onnx
 
+# onnxsim imports the graph library, too.
+postpone_sympy()
 # Results above this stay computed instead of stored; onnxsim's own default is 1.5 GB.
 _ONNXSIM_LARGEST = "64KB"
 

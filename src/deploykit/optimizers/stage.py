@@ -7,21 +7,23 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from deploykit import graph, io
-from deploykit.errors import DeploykitError, GateError, MissingDependencyError, VendorError
+from deploykit import io
+from deploykit.artifact import TensorSpec
+from deploykit.errors import GateError, VendorError
 from deploykit.isolation import run_isolated
 from deploykit.lazy import versions_of
 from deploykit.optimizers.candidates import (
     BLOCKED,
-    LARGEST_FOR_ALL,
     TIMEOUT_SECONDS,
     Candidate,
     attempt,
     attempts,
+    described,
     engines_for,
     release,
     worker_of,
 )
+from deploykit.optimizers.proofs import UNPROVEN, Proofs
 from deploykit.progress import OnProgress, Progress
 from deploykit.report import Finding, note, warning
 from deploykit.stage import Product, Stage, Verification
@@ -37,7 +39,6 @@ ALLOWANCE = 4096
 # Some bytes come and go with every writing of a file.
 _WORTH_WRITING = 0.99
 _NO_SMALLER = "it is no smaller"
-_UNPROVEN = "it could not be run, so nothing proves it"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,16 +93,15 @@ class SimplifyStage(Stage):
         with io.scratch_folder() as folder:
             scratch = Path(folder)
             base = self._fixed(original.path, scratch)
-            described = original if base == original.path else graph.describe(base)
-            names = engines_for(self.engine, described.size_bytes, findings)
-            candidates = attempts(names, base, scratch, findings, on_progress)
-            before = self._measured(described, candidates, findings)
-            winner, outcome = self._choose(candidates, before, findings, on_progress)
+            start = original if base == original.path else described(base)
+            names = engines_for(self.engine, start.size_bytes, findings)
+            proofs = Proofs(base, self.seed)
+            candidates = attempts(names, base, scratch, findings, on_progress, proofs.ahead)
+            before = self._measured(start, candidates, findings)
+            winner, outcome = self._choose(candidates, before, proofs, findings, on_progress)
             chosen, fused = winner or before, None
-            if self.fuse and (fused := self._fused(chosen, before, scratch, findings, on_progress)) is not None:
+            if self.fuse and (fused := self._fused(chosen, before, scratch, proofs, findings, on_progress)) is not None:
                 chosen, outcome = fused.candidate, fused.outcome
-            if before.size > LARGEST_FOR_ALL:
-                release(worker_of("native"))  # here the result is read once more, which takes its size twice
             files = _copy(chosen, output)
         if winner is None and fused is None:
             findings.append(note("DK640", "nothing was gained: the model is kept as it was"))
@@ -116,14 +116,14 @@ class SimplifyStage(Stage):
             **({"fusions": fused.operators if fused else {}} if self.fuse else {}),
             "parity": {"outputs": outcome.get("outputs", []), "samples": outcome.get("samples", 0)},
         }
-        described = graph.describe(output)
+        shown = chosen.interface or described(output).as_dict()
         return Product(
             "onnx",
-            inputs=described.inputs,
-            outputs=described.outputs,
+            inputs=tuple(map(TensorSpec.from_dict, shown["inputs"])),
+            outputs=tuple(map(TensorSpec.from_dict, shown["outputs"])),
             precision=original.precision,
             target="onnxruntime" if fused and fused.contrib else original.target,
-            opset=described.opset,
+            opset=shown["opset"],
             execution="real" if outcome.get("samples") else "none",
             files=files,
             tool_versions={**versions_of("onnxruntime"), **chosen.versions},
@@ -142,27 +142,30 @@ class SimplifyStage(Stage):
         folder = scratch / "fixed"
         folder.mkdir()
         run_isolated(
-            "simplify-native",
+            worker_of("native"),
             "deploykit.optimizers.engines:fix_dims_job",
             {"model": str(model), "output": str(folder / model.name), "dims": self.dims},
+            block=BLOCKED,
         )
         return folder / model.name
 
-    def _measured(self, described: Artifact, candidates: Sequence[Candidate], findings: list[Finding]) -> Candidate:
+    def _measured(self, start: Artifact, candidates: Sequence[Candidate], findings: list[Finding]) -> Candidate:
         """The original, to be compared with; its facts come with any candidate."""
         facts = next((dict(candidate.original) for candidate in candidates), None)
         if facts is None:
             job = "deploykit.optimizers.engines:measure_job"
-            facts = run_isolated(worker_of("native"), job, {"model": str(described.path)}, block=BLOCKED)
+            facts = run_isolated(worker_of("native"), job, {"model": str(start.path)}, block=BLOCKED)
         if facts["random"]:
             text = f"the model draws random numbers in {', '.join(facts['random'])}: they stay as they are"
             findings.append(warning("DK630", text))
-        return Candidate("none", described.path, facts["nodes"], described.size_bytes, described.files, {}, facts)
+        shown = start.as_dict()
+        return Candidate("none", start.path, facts["nodes"], start.size_bytes, start.files, {}, facts, shown)
 
     def _choose(
         self,
         candidates: Sequence[Candidate],
         before: Candidate,
+        proofs: Proofs,
         findings: list[Finding],
         on_progress: OnProgress,
     ) -> tuple[Candidate | None, dict[str, Any]]:
@@ -174,11 +177,11 @@ class SimplifyStage(Stage):
             outcome: dict[str, Any] = {}
             wrong = self._refusal(candidate, before)
             if not wrong:
-                outcome, wrong = self._proof(candidate, before.path, findings, on_progress)
+                outcome, wrong = proofs.of(candidate, findings, on_progress)
             if not wrong:
                 findings.append(_gained(candidate, before, outcome))
                 return candidate, outcome
-            if candidate.engine == "native" and not candidate.exact and wrong not in (_NO_SMALLER, _UNPROVEN):
+            if candidate.engine == "native" and not candidate.exact and wrong not in (_NO_SMALLER, UNPROVEN):
                 # Weights that were multiplied together round otherwise; the other passes change no value.
                 findings.append(note("DK661", f"native once more, without what changes rounding: {wrong}"))
                 waiting.append(attempt("native", before.path, candidate.path.parents[1], exact=True))
@@ -186,36 +189,14 @@ class SimplifyStage(Stage):
             self._turn_down(candidate, wrong, findings)
         return None, {}
 
-    def _proof(
-        self, candidate: Candidate, base: Path, findings: list[Finding], on_progress: OnProgress
-    ) -> tuple[dict[str, Any], str]:
-        """The comparison with the original, and why the candidate is not it; its findings are kept when it is."""
-        on_progress(Progress("comparing", candidate.engine))
-        try:
-            # In the worker that has all of it imported, whichever engine's candidate it is.
-            outcome = run_isolated(
-                worker_of("native"),
-                "deploykit.optimizers.engines:verify_job",
-                {"original": str(base), "candidate": str(candidate.path), "dims": {}, "seed": self.seed},
-                block=BLOCKED,
-                timeout=TIMEOUT_SECONDS,
-                on_progress=on_progress,
-            )
-        except MissingDependencyError:
-            raise
-        except DeploykitError as problem:
-            return {}, f"it does not run: {problem.message[:300]}"
-        found = [Finding.from_dict(facts) for facts in outcome["findings"]]
-        wrong = [finding.message for finding in found if finding.severity == "error"]
-        if not wrong:
-            said = [finding.message for finding in findings]
-            findings += [finding for finding in found if finding.code != "DK630" and finding.message not in said]
-        if not outcome["compared"] and not wrong:
-            return outcome, _UNPROVEN
-        return outcome, "; ".join(wrong)[:500]
-
     def _fused(
-        self, chosen: Candidate, before: Candidate, scratch: Path, findings: list[Finding], on_progress: OnProgress
+        self,
+        chosen: Candidate,
+        before: Candidate,
+        scratch: Path,
+        proofs: Proofs,
+        findings: list[Finding],
+        on_progress: OnProgress,
     ) -> Fused | None:
         """The chosen model with onnxruntime's transformer fusions, if there are any and the result is proven equal."""
         on_progress(Progress("fusing", "onnxruntime.transformers"))
@@ -248,7 +229,7 @@ class SimplifyStage(Stage):
             before.original,
         )
         growth = self._growth(candidate, before)
-        outcome, wrong = ({}, growth) if growth else self._proof(candidate, before.path, findings, on_progress)
+        outcome, wrong = ({}, growth) if growth else proofs.of(candidate, findings, on_progress)
         if wrong:
             findings.append(warning("DK648", f"the fusions are not used: {wrong}"))
             return None
@@ -272,7 +253,7 @@ class SimplifyStage(Stage):
 
     def _turn_down(self, candidate: Candidate, why: str, findings: list[Finding]) -> None:
         """A candidate that is not used: a note where others are left, a failure of the gate when it was asked for."""
-        if self.engine != "auto" and why not in (_NO_SMALLER, _UNPROVEN):
+        if self.engine != "auto" and why not in (_NO_SMALLER, UNPROVEN):
             raise GateError(
                 f"{candidate.engine} does not keep the model: {why}",
                 code="DK643",
@@ -286,7 +267,9 @@ def _copy(chosen: Candidate, output: Path) -> tuple[str, ...]:
     if len(chosen.files) <= 1:
         shutil.copyfile(chosen.path, output)
         return (output.name,)
-    return graph.save(graph.load(chosen.path), output)
+    job = "deploykit.optimizers.engines:copy_job"
+    given = {"model": str(chosen.path), "output": str(output)}
+    return tuple(run_isolated(worker_of("native"), job, given, block=BLOCKED))
 
 
 def _gained(candidate: Candidate, before: Candidate, outcome: Mapping[str, Any]) -> Finding:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def warm(steps: Sequence[Step]) -> None:
     """Starts the workers of the steps, one by one, and has them import their vendors; returns at once."""
-    from deploykit.optimizers.candidates import BLOCKED, ENGINES, worker_of
+    from deploykit.optimizers.candidates import BLOCKED, ENGINES, IMPORTS, worker_of
 
     wanted: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
     with workers() as pool:
@@ -23,7 +23,7 @@ def warm(steps: Sequence[Step]) -> None:
             if step.stage == "simplify":
                 chosen = str(step.options["engine"])
                 for engine in ENGINES if chosen == "auto" else [chosen]:
-                    wanted[worker_of(engine)] = ((*ENGINES[engine], "onnxruntime", "onnx_ir"), BLOCKED)
+                    wanted[worker_of(engine)] = (IMPORTS[engine], BLOCKED)
         for name in dict.fromkeys(step.target for step in steps if step.stage == "convert" and step.target):
             target, _ = parse_target(name)
             wanted[target.worker] = ((*target.packages, "onnx_ir"), target.blocked)
