@@ -44,12 +44,11 @@ class Saved:
 class Keeper:
     """Saves to one file, and loads what an interrupted run saved there."""
 
-    def __init__(self, path: Path, keys: Mapping[str, str], *, every: float = EVERY) -> None:
-        """keys: digests of model and data, and the method; every: seconds between two saves."""
+    def __init__(self, path: Path, keys: Mapping[str, str]) -> None:
+        """keys: digests of model and data, and the method."""
         self._path = path
         self._keys = dict(keys)
-        self._every = every
-        self._next = time.monotonic() + every
+        self._next = time.monotonic() + EVERY
         self._tensors: list[str] = []
 
     def due(self) -> bool:
@@ -75,7 +74,7 @@ class Keeper:
         with io.staged(self._path, force=True) as temporary, temporary.open("wb") as file:
             np.savez(file, about=np.array(json.dumps(about)), **arrays)
         now = time.monotonic()
-        self._next = now + max(self._every, (now - started) / SHARE)
+        self._next = now + max(EVERY, (now - started) / SHARE)
 
     def load(self, tensors: Sequence[str]) -> Saved | None:
         """What was saved about these tensors; None when the file is not there or holds other tensors.
