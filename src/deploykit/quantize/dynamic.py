@@ -12,6 +12,7 @@ from deploykit import graph
 from deploykit.progress import OnProgress, Progress
 from deploykit.quantize import findings as say
 from deploykit.quantize.families import CONVOLUTIONS, MAC_OPS, RECURRENT
+from deploykit.quantize.gemm import plus_bias
 from deploykit.quantize.places import Place, Rewriter, constant_reader, places, shape_of
 from deploykit.quantize.plan import FloatNode, check_exclusions, is_float
 from deploykit.quantize.prepare import is_constant, load_float
@@ -169,19 +170,7 @@ class _Dynamic:
         )
         steps = add(node, "Mul", [step, scale], f"{base}_scales", dtype=ir.DataType.FLOAT)
         made = add(node, "Mul", [floats, steps], f"{base}_dequantized", like=node.outputs[0])
-        added = node.inputs[2] if gemm and len(node.inputs) > 2 else None
-        if added is not None:
-            made = self._added(node, made, added, of.get_float("beta", 1.0))
-        self.rewriter.replace(node, made)
-
-    def _added(self, node: ir.Node, made: ir.Value, bias: ir.Value, beta: float) -> ir.Value:
-        base, add = node.outputs[0].name, self.rewriter.before
-        if beta == 0.0:
-            return made
-        if beta != 1.0:
-            factor = self.rewriter.constant(f"{node.name}_beta", ir.Tensor(np.array(beta, np.float32)), ("beta", beta))
-            bias = add(node, "Mul", [bias, factor], f"{base}_bias", like=bias)
-        return add(node, "Add", [made, bias], f"{base}_sum", like=node.outputs[0])
+        self.rewriter.replace(node, plus_bias(self.rewriter, node, made))
 
     def _activation(self, node: ir.Node, value: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         """uint8 integers, scale and zero point of an activation, computed once in each graph that needs them."""
