@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 OUT = ROOT / "benchmarks" / "quantization.json"
 WORK = CACHE / "work"
 LIMIT_S = 1500
+ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
 FLOAT = "float"
 # What `quantize` fails with when the result is made and is not good enough: outputs, accuracy.
 GATES = ("DK401", "DK375")
@@ -48,12 +50,13 @@ OURS: dict[str, list[str]] = {
     "int8 openvino": ["--precision", "int8", "--target", "openvino"],
     "int8 tensorrt-rtx": ["--precision", "int8", "--target", "tensorrt-rtx"],
     "int8 search": ["--precision", "int8", "--max-drop", "0.5"],
+    "mixed": ["--precision", "mixed"],
     "int8-dynamic": ["--precision", "int8-dynamic"],
     "int8-weights": ["--precision", "int8-weights"],
     "int4-weights rtn": ["--precision", "int4-weights", "--method", "rtn"],
     "int4-weights auto": ["--precision", "int4-weights"],
     "fp16": ["--precision", "fp16"],
-    "bf16": ["--precision", "bf16"],
+    "bf16": ["--precision", "bf16", "--target", "tensorrt-rtx"],
 }
 # Arguments of quantization_peers.py.
 PEERS: dict[str, str] = {
@@ -67,6 +70,7 @@ PEERS: dict[str, str] = {
     "NNCF PTQ": "nncf ptq",
     "NNCF accuracy control": "nncf control",
 }
+COMPARED = ("int8 auto", "int8 search", "int8 openvino", "mixed")
 NEEDS_METRIC = frozenset({"int8 search", "NNCF accuracy control"})
 ON_OPENVINO = frozenset({FLOAT, "int8 openvino", "NNCF PTQ", "NNCF accuracy control"})
 # Only one of both lasts for hours on a large model, and these show scale, not method.
@@ -105,9 +109,17 @@ def reason(stdout: str, stderr: str) -> str:
         report = json.loads(stdout)
         errors = [finding for finding in report["findings"] if finding["severity"] == "error"]
         errors += [report["error"]] if report.get("error") else []
-        return "; ".join(f"{found.get('code')}: {found['message']}" for found in errors)[:400]
+        return "; ".join(f"{found.get('code')}: {_last(found['message'])}" for found in errors)[:400]
     lines = [line.strip() for line in (stderr.strip() or stdout.strip()).splitlines()]
     return " | ".join(lines[-3:])[-400:]
+
+
+def _last(message: str) -> str:
+    """A message, or what a traceback in it comes to."""
+    if "Traceback" not in message:
+        return message
+    named = [line.strip() for line in message.splitlines() if ERROR.match(line.strip())]
+    return named[-1] if named else message.strip().splitlines()[-1]
 
 
 def make(recipe: str, name: str, folder: Path, out: Path) -> dict[str, Any]:
@@ -186,6 +198,21 @@ def cell(recipe: str, name: str, folder: Path) -> dict[str, Any]:
     return row
 
 
+def paired(folder: Path) -> dict[str, dict[str, float]]:
+    """How likely chance alone makes each of our results differ as it does from each peer's, sample by sample."""
+
+    def pairs(recipe: str) -> list[tuple[float, float]]:
+        path = folder / "made" / f"{slug(recipe)}.onnxruntime.json"
+        return json.loads(path.read_text(encoding="utf-8"))["pairs"] if path.exists() else []
+
+    theirs = {recipe: found for recipe in PEERS if (found := pairs(recipe))}
+    ours = {recipe: found for recipe in COMPARED if (found := pairs(recipe))}
+    return {
+        recipe: {peer: round(paired_test_of(other, mine).p, 4) for peer, other in theirs.items()}
+        for recipe, mine in ours.items()
+    }
+
+
 def chosen(words: str, names: list[str]) -> list[str]:
     """The names that contain one of the words."""
     return [name for name in names if any(word.lower() in name.lower() for word in words.split(","))]
@@ -202,6 +229,7 @@ def keep(name: str, recipe: str, row: dict[str, Any]) -> None:
     entry = results.setdefault(name, {"metric": MODELS[name].metric, "data": MODELS[name].data, "cells": {}})
     entry["cells"][recipe] = row
     order = [FLOAT, *OURS, *PEERS]
+    entry["paired"] = paired(WORK / slug(name))
     entry["cells"] = {key: entry["cells"][key] for key in order if key in entry["cells"]}
     results = {key: results[key] for key in MODELS if key in results}
     fresh = OUT.with_suffix(".new")

@@ -52,6 +52,18 @@ def prepared(path: Path, folder: Path) -> Path:
     return source
 
 
+def padded(given: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """The feeds with zeros behind, so that each input has one shape."""
+    shapes = {name: np.max([feed[name].shape for feed in given], axis=0) for name in given[0]}
+    return [
+        {
+            name: v if not v.ndim else np.pad(v, [(0, int(n - m)) for n, m in zip(shapes[name], v.shape, strict=True)])
+            for name, v in feed.items()
+        }
+        for feed in given
+    ]
+
+
 def ort_static(arguments: argparse.Namespace, method: str, activations: str) -> None:
     """quantize_static as Q/DQ, weights int8 per channel."""
     from onnxruntime.quantization import (
@@ -73,7 +85,9 @@ def ort_static(arguments: argparse.Namespace, method: str, activations: str) -> 
     with tempfile.TemporaryDirectory() as scratch:
         source = prepared(arguments.float, Path(scratch))
         inputs = {value.name for value in onnx.load(source).graph.input}
-        given = ({k: v for k, v in arrays.items() if k in inputs} for arrays, _ in feeds(arguments.calib))
+        given = [{k: v for k, v in arrays.items() if k in inputs} for arrays, _ in feeds(arguments.calib)]
+        if method != "MinMax":
+            given = padded(given)  # its histograms take samples of one shape only
         quantize_static(
             str(source),
             str(arguments.out),

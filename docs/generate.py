@@ -17,6 +17,7 @@ from deploykit.parity import TOLERANCES
 from deploykit.pipeline.config import json_schema
 
 sys.path.insert(0, str(Path(__file__).parent))
+import quantization_page
 from sources_page import page
 
 DOCS = Path(__file__).parent
@@ -150,6 +151,10 @@ def sources() -> str:
     return page(DOCS.parent / "benchmarks" / "sources.json")
 
 
+def quantization() -> str:
+    return quantization_page.page(DOCS / "parts" / "quantization.md", DOCS.parent / "benchmarks" / "quantization.json")
+
+
 FILES = {
     "coreml.md": coreml,
     "errors.md": errors,
@@ -158,6 +163,7 @@ FILES = {
     "coreml-ops.md": coreml_ops,
     "rewrites.md": rewrites,
     "sources.md": sources,
+    "quantization.md": quantization,
 }
 
 
