@@ -13,6 +13,9 @@ from deploykit.quantize.weights import SMALLEST_SCALE
 Array = np.ndarray[Any, Any]
 BITS = 4
 TOP = 2**BITS - 1
+MIDDLE = 2 ** (BITS - 1)
+# A range somewhat smaller than the extremes rounds the many weights inside better than it clips the few outside.
+SHARES = np.linspace(0.6, 1.0, 20, endpoint=False, dtype=np.float32)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,16 +62,19 @@ def _grid(low: Array, high: Array) -> tuple[Array, Array]:
     return scale, np.clip(np.rint(-low / scale), 0, TOP).astype(np.float32)
 
 
-def searched_grid(blocks: Array, importance: Array, steps: int = 20, smallest: float = 0.6) -> tuple[Array, Array]:
-    """The grid of each block with the least error sum(importance * (w - q)^2), over ranges from `smallest` to whole.
+def searched_grid(blocks: Array, importance: Array, *, symmetric: bool = False) -> tuple[Array, Array]:
+    """The grid of each block with the least error sum(importance * (w - q)^2), over `SHARES` of its range: [..., 1].
 
-    importance: like blocks, or broadcast to them, not negative.
+    importance: like blocks, or broadcast to them, not negative. symmetric: the zero point is 8, levels are -8 to 7.
     """
     low = np.minimum(blocks.min(-1, keepdims=True), 0)
     high = np.maximum(blocks.max(-1, keepdims=True), 0)
+    if symmetric:
+        high = np.maximum(high, -low)
+        low = high * np.float32(-MIDDLE / (TOP - MIDDLE))
     scale, zero = _grid(low, high)
     least = _error(blocks, scale, zero, importance)
-    for share in np.linspace(smallest, 1.0, steps, endpoint=False, dtype=np.float32):
+    for share in SHARES:
         other, moved = _grid(low * share, high * share)
         error = _error(blocks, other, moved, importance)
         better = error < least
@@ -96,19 +102,15 @@ def rounded(values: Array, scale: Array, zero: Array) -> Array:
     return np.clip(levels, 0, TOP, out=levels)
 
 
-def round_to_nearest(weight: Array, block: int) -> BlockWeight:
+def round_to_nearest(weight: Array, block: int, *, symmetric: bool = False) -> BlockWeight:
     """A matrix [rows, columns] rounded to nearest, with the range of each block that leaves the least squared error."""
-    return _by_rows(weight, block, lambda blocks: searched_grid(blocks, np.ones((), np.float32)))
-
-
-def _by_rows(weight: Array, block: int, grid: Any) -> BlockWeight:
     count = -(-weight.shape[1] // block)
     codes = np.empty((weight.shape[0], count * block), np.uint8)
     scales = np.empty((weight.shape[0], count), np.float32)
     zeros = np.empty((weight.shape[0], count), np.uint8)
     for rows in rows_of(weight):
         blocks = in_blocks(np.asarray(weight[rows], np.float32), block)
-        scale, zero = grid(blocks)
+        scale, zero = searched_grid(blocks, np.ones((), np.float32), symmetric=symmetric)
         codes[rows] = rounded(blocks, scale, zero).reshape(blocks.shape[0], -1)
         scales[rows], zeros[rows] = scale[..., 0], zero[..., 0]
     return BlockWeight(codes, scales, zeros, weight.shape[1], block)

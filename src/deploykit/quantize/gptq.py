@@ -29,7 +29,7 @@ class Gptq:
         self._order = np.argsort(-energy, kind="stable")
         self._inverse = _inverse_factor(hessian, self._order)
 
-    def quantize(self, weight: Array, block: int) -> BlockWeight:
+    def quantize(self, weight: Array, block: int, *, symmetric: bool = False) -> BlockWeight:
         """A matrix [rows, columns] that multiplies activations x, rounded so that |W x - Q x|^2 is small on the data.
 
         E. Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers, ICLR 2023.
@@ -48,13 +48,14 @@ class Gptq:
         )
         # Rows do not depend on each other: a large matrix is worked on in parts.
         for part in rows_of(weight):
-            self._quantize_rows(np.asarray(weight[part], np.float32), made, part)
+            self._quantize_rows(np.asarray(weight[part], np.float32), made, part, symmetric=symmetric)
         return made
 
-    def _quantize_rows(self, weight: Array, made: BlockWeight, part: slice) -> None:
+    def _quantize_rows(self, weight: Array, made: BlockWeight, part: slice, *, symmetric: bool) -> None:
         block, columns = made.block, made.columns
         importance = in_blocks((self._energy / self._energy.max())[None].astype(np.float32), block)
-        scale, zero = (found[..., 0].T.copy() for found in searched_grid(in_blocks(weight, block), importance))
+        grid = searched_grid(in_blocks(weight, block), importance, symmetric=symmetric)
+        scale, zero = (found[..., 0].T.copy() for found in grid)
         # One line a column: what the loop below touches lies together.
         left = np.ascontiguousarray(weight.T[self._order])
         codes = np.zeros((scale.shape[0] * block, weight.shape[0]), np.uint8)

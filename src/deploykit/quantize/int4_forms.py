@@ -106,8 +106,10 @@ def _zeros(made: BlockWeight) -> np.ndarray:
 class Standard:
     """DequantizeLinear with a block size, from opset 21 on, before the node as it is."""
 
-    def __init__(self, rewriter: Rewriter) -> None:
+    def __init__(self, rewriter: Rewriter, *, symmetric: bool = False) -> None:
+        """symmetric: signed integers, no zero points; the zero points of what is written are 8 then."""
         self._rewriter = rewriter
+        self._symmetric = symmetric
         self._floats: dict[tuple[object, ...], ir.Value] = {}
 
     def write(self, place: Place, weight: ir.Value, made: BlockWeight, key: tuple[object, ...]) -> None:
@@ -125,18 +127,20 @@ class Standard:
         shape = [int(size) for size in weight.const_value.shape.numpy()]
         transposed = bool(key[1])
         axis = 0 if transposed else 1
-        parts = [array.T if transposed else array for array in (made.codes, made.scale, made.zero)]
+        codes, scale, zero = (array.T if transposed else array for array in (made.codes, made.scale, made.zero))
         blocked = list(shape)
         blocked[axis] = made.scale.shape[1]
         add = self._rewriter.constant
+        inputs = [
+            add(f"{weight.name}_4bit", self._four_bits(codes, shape), (*key, "values")),
+            add(f"{weight.name}_scale", ir.Tensor(np.ascontiguousarray(scale).reshape(blocked)), (*key, "scale")),
+        ]
+        if not self._symmetric:
+            inputs.append(add(f"{weight.name}_zero_point", self._four_bits(zero, blocked), (*key, "zero")))
         dequantized = self._rewriter.before(
             anchor,
             "DequantizeLinear",
-            [
-                add(f"{weight.name}_4bit", _four_bits(parts[0], shape), (*key, "values")),
-                add(f"{weight.name}_scale", ir.Tensor(np.ascontiguousarray(parts[1]).reshape(blocked)), (*key, "s")),
-                add(f"{weight.name}_zero_point", _four_bits(parts[2], blocked), (*key, "z")),
-            ],
+            [*inputs],
             f"{weight.name}_dequantized",
             attributes={"axis": axis, "block_size": made.block},
             dtype=ir.DataType.FLOAT,
@@ -144,7 +148,9 @@ class Standard:
         dequantized.shape = ir.Shape(shape)
         return dequantized
 
-
-def _four_bits(codes: np.ndarray, shape: list[int]) -> ir.TensorProtocol:
-    packed = pack(np.ascontiguousarray(codes).reshape(-1))
-    return ir.PackedTensor(packed, ir.DataType.UINT4, shape=ir.Shape(shape))
+    def _four_bits(self, codes: np.ndarray, shape: list[int]) -> ir.TensorProtocol:
+        """Codes as uint4, or as int4 around their middle: the same bits but for the highest one."""
+        packed = pack(np.ascontiguousarray(codes).reshape(-1))
+        if not self._symmetric:
+            return ir.PackedTensor(packed, ir.DataType.UINT4, shape=ir.Shape(shape))
+        return ir.PackedTensor(packed ^ np.uint8(0x88), ir.DataType.INT4, shape=ir.Shape(shape))

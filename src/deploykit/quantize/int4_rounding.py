@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from deploykit.quantize.int4 import Site
+    from deploykit.quantize.int4_sites import Form, Site
     from deploykit.quantize.settings import Settings
 
 Array = np.ndarray[Any, Any]
@@ -36,21 +36,21 @@ ENOUGH_VECTORS = 1.0
 class Rounding:
     """Rounds the weights of one model; afterwards says how, on how much data, and what there is to know about it."""
 
-    def __init__(self, model: ir.Model, source: Path, settings: Settings, *, contributed: bool) -> None:
-        """Raises UsageError (DK393) for gptq without data, or hqq for a target without float zero points."""
+    def __init__(self, model: ir.Model, source: Path, settings: Settings, form: Form) -> None:
+        """Raises UsageError (DK391) for gptq without data, or hqq for a target without float zero points."""
         asked: str = settings.method
         if asked == "auto":
             asked = "gptq" if settings.calibrates else "rtn"
         if asked == "gptq" and not settings.calibrates:
             raise UsageError(
                 "--method gptq rounds by the activations of calibration data, and there is none",
-                code="DK393",
+                code="DK391",
                 hint="--calib DATA, or --method rtn, which needs none",
             )
-        if asked == "hqq" and not contributed:
+        if asked == "hqq" and not form.contributed:
             raise UsageError(
                 f"--method hqq has zero points between integers, which {settings.target} does not take",
-                code="DK393",
+                code="DK391",
                 hint="--method gptq with --calib DATA, or --method rtn",
             )
         self.method = asked
@@ -61,6 +61,7 @@ class Rounding:
         self._source = source
         self._settings = settings
         self._block = settings.block_size
+        self._symmetric = form.symmetric
 
     def round(self, sites: Mapping[Key, Sequence[Site]], on_progress: OnProgress) -> dict[Key, BlockWeight]:
         """Every matrix by its key; one that GPTQ has no activations for is rounded to nearest."""
@@ -70,14 +71,18 @@ class Rounding:
         for number, (key, readers) in enumerate(sites.items()):
             if key in made:
                 continue
-            by = "hqq" if self.method == "hqq" and readers[0].place.node.op_type in {"MatMul", "Gemm"} else "rtn"
-            rounds = half_quadratic if by == "hqq" else round_to_nearest
-            made[key] = self._rounded(readers[0], lambda matrix, rounds=rounds: rounds(matrix, self._block), by)
+            if self.method == "hqq" and readers[0].place.node.op_type in {"MatMul", "Gemm"}:
+                made[key] = self._rounded(readers[0], lambda matrix: half_quadratic(matrix, self._block), "hqq")
+            else:
+                made[key] = self._rounded(readers[0], self._to_nearest, "rtn")
             on_progress(Progress("rounding weights", readers[0].place.node.name or "", number + 1, len(sites)))
         if self.method == "hqq" and self.tally.get("hqq"):
             text = "zero points lie between integers: onnxruntime has no fast kernel for that, most so at batch 1"
             self.findings.append(note("DK394", text, hint="--method gptq with --calib DATA keeps them whole"))
         return made
+
+    def _to_nearest(self, matrix: Array) -> BlockWeight:
+        return round_to_nearest(matrix, self._block, symmetric=self._symmetric)
 
     def _rounded(self, site: Site, rounds: Any, by: str) -> BlockWeight:
         with reading(site.weight) as data:
@@ -111,13 +116,17 @@ class Rounding:
                 for key in readers[tap]:
                     site = sites[key][0]
                     watch(Progress("rounding weights", site.place.node.name or "", len(made), len(sites)))
-                    made[key] = self._rounded(site, lambda matrix, s=solver: s.quantize(matrix, self._block), "gptq")
+                    made[key] = self._rounded(
+                        site,
+                        lambda matrix, by=solver: by.quantize(matrix, self._block, symmetric=self._symmetric),
+                        "gptq",
+                    )
         if thin:
             worst = max(thin, key=lambda item: item[2] / max(item[1], 1))
             text = f"{len(thin)} of {len(readers)} activations gave fewer vectors than they have columns: {worst[0]!r} "
             self.findings.append(
                 warning(
-                    "DK394",
+                    "DK393",
                     f"{text}{worst[1]} for {worst[2]}: what calibrates them is too little to know their directions",
                     tensor=worst[0],
                     hint="more or longer samples for --calib",
