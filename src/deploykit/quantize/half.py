@@ -85,7 +85,7 @@ class _Converter:
         for graph in graphs:
             self._fix_outputs(graph)
         for value in self._half:
-            value.dtype = self._form.dtype
+            value.type = ir.TensorType(self._form.dtype)
         for graph in graphs:
             drop_unused_initializers(graph)
         return self._result
@@ -188,7 +188,7 @@ class _Converter:
             self._result.underflow[value.name or ""] = lost
         if in_place:
             value.const_value = rounded_tensor(value.const_value, self._form, value.name or "")
-            value.dtype = self._form.dtype
+            value.type = ir.TensorType(self._form.dtype)
             return value
         owner = value.graph
         assert isinstance(owner, ir.Graph)

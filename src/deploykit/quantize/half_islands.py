@@ -11,7 +11,7 @@ import onnx_ir as ir
 from deploykit.quantize.families import CONTROL_FLOW
 from deploykit.quantize.half_formats import FLOAT16, Magnitudes, magnitudes
 from deploykit.quantize.half_rules import is_single
-from deploykit.quantize.prepare import constant_of
+from deploykit.quantize.prepare import constant_of, is_constant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +32,9 @@ _CARRIES = (
 CARRIES_MAGNITUDE = frozenset(_CARRIES.split())
 # Arithmetic on sizes and positions: exact in float32, wrong in half from 2049 on (bfloat16: 257).
 INDEX_ARITHMETIC = CARRIES_MAGNITUDE | {"Abs", "Ceil", "Floor", "Mod", "Pow", "Reciprocal", "Round", "Sqrt"}
+# Their result is about as large as their first input.
+_SAME = "Abs Cast Identity ReduceL1 ReduceL2 ReduceMean ReduceSum Reshape Squeeze Transpose Unsqueeze"
+SAME_SIZE = frozenset(_SAME.split())
 # Where a tiny value must not become 0, by the input that it stands at.
 DIVISORS: dict[str, int] = {"Div": 1, "Reciprocal": 0, "Log": 0, "Sqrt": 0}
 # A scalar added to keep a divisor from 0.
@@ -82,6 +85,8 @@ class Islands:
         for graph in self._model.graphs():
             for value in (*graph.inputs, *(out for node in graph for out in node.outputs)):
                 self._judge_measured(value)
+            for node in graph:
+                self._judge_divisor(node)
             for value in graph.initializers.values():
                 self._judge_constant(value)
         for node in self._model.graph.all_nodes():
@@ -93,13 +98,25 @@ class Islands:
 
     def _judge_measured(self, value: ir.Value) -> None:
         peak = self._evidence.peaks.get(value.name or "", 0.0)
-        least = self._evidence.smallest.get(value.name or "")
         if peak > self._form.limit:
             self._beyond[value] = peak
-        if least is not None and least < self._coarse:
-            self._small[value] = least
-        elif 0.0 < peak < self._coarse:
+        if 0.0 < peak < self._coarse:
             self._small[value] = peak
+
+    def _judge_divisor(self, node: ir.Node) -> None:
+        """Marks a divisor that gets too small, and what it is made of as far as its digits come from there."""
+        index = DIVISORS.get(node.op_type) if not node.domain else None
+        value = node.inputs[index] if index is not None and index < len(node.inputs) else None
+        least = self._evidence.smallest.get(value.name or "") if value is not None else None
+        todo = [(value, least)] if value is not None and least is not None else []
+        while todo:
+            value, least = todo.pop()
+            if least >= self._coarse or not is_single(value) or is_constant(value):
+                continue
+            self._small[value] = min(least, self._small.get(value, least))
+            maker = value.producer()
+            if maker is not None and not maker.domain:
+                todo += [(source, size) for source, size in _sources(maker, least) if source is not None]
 
     @property
     def _coarse(self) -> float:
@@ -226,6 +243,20 @@ class Islands:
         out = node.outputs[0]
         if smallest < self._coarse and out.name not in self._evidence.smallest and is_single(out):
             self._small[out] = smallest
+
+
+def _sources(node: ir.Node, size: float) -> list[tuple[ir.Value | None, float]]:
+    """The inputs that a result of that magnitude comes from, with the magnitude that matters in them."""
+    first = node.inputs[0] if node.inputs else None
+    if node.op_type in {"Mul", "Pow", "ReduceSumSquare"}:
+        exponent = constant_of(node.inputs[1]) if node.op_type == "Pow" else None
+        squares = node.op_type == "ReduceSumSquare" or (node.op_type == "Mul" and node.inputs[0] is node.inputs[1])
+        return [(first, size**0.5)] if squares or (exponent is not None and np.all(exponent == 2)) else []
+    if node.op_type == "Sqrt":
+        return [(first, size**2)]
+    if node.op_type in {"Add", "Sub", "Max", "Clip"}:
+        return [(value, size) for value in node.inputs]
+    return [(first, size)] if node.op_type in SAME_SIZE else []
 
 
 def _written_constant(node: ir.Node) -> float:

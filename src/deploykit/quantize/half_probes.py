@@ -26,12 +26,6 @@ _NORMALIZE = (
     "RMSNormalization"
 )
 _SQUARES = frozenset(_NORMALIZE.split())
-# From a divisor back through these: what makes it small.
-_BEFORE_DIVISORS = (
-    "Abs Add Cast Clip Identity Max Mul Pow ReduceL2 ReduceMean ReduceSum ReduceSumSquare Reshape Sqrt Squeeze Sub "
-    "Transpose Unsqueeze"
-)
-_KEEPS_SMALL = frozenset(_BEFORE_DIVISORS.split())
 _SIGN_SINCE = 9
 
 
@@ -85,25 +79,18 @@ class Probes:
         self._inside[probe.name or ""] = (node.name or "", what)
 
     def _add_divisor(self, value: ir.Value | None) -> None:
-        """1 / |v|, and 0 for 0, of a divisor and of what it is made of: the largest belongs to the smallest |v|."""
-        todo, known = [value], set(self._smallest.values())
-        while todo:
-            value = todo.pop()
-            if value is None or not is_single(value) or is_constant(value) or value.name in known:
-                continue
-            if value.graph is not None and value.graph is not self.model.graph:
-                continue
-            size = self._put(self.model.graph, "Abs", [value])
-            sign = self._put(self.model.graph, "Sign", [size])
-            # 1 - sign: 1 where the value is 0, so that nothing divides by 0.
-            zero = self._put(self.model.graph, "Sub", [self._one(self.model.graph), sign])
-            safe = self._put(self.model.graph, "Add", [size, zero])
-            probe = self._put(self.model.graph, "Div", [sign, safe])
-            self._smallest[probe.name or ""] = value.name or ""
-            known.add(value.name or "")
-            producer = value.producer()
-            if producer is not None and producer.op_type in _KEEPS_SMALL and not producer.domain:
-                todo += producer.inputs
+        """1 / |v|, and 0 for 0: the largest belongs to the smallest |v|."""
+        if value is None or not is_single(value) or is_constant(value) or value.name in self._smallest.values():
+            return
+        graph = self.model.graph
+        if value.graph is not None and value.graph is not graph:
+            return
+        size = self._put(graph, "Abs", [value])
+        sign = self._put(graph, "Sign", [size])
+        # 1 - sign: 1 where the value is 0, so that nothing divides by 0.
+        zero = self._put(graph, "Sub", [self._one(graph), sign])
+        probe = self._put(graph, "Div", [sign, self._put(graph, "Add", [size, zero])])
+        self._smallest[probe.name or ""] = value.name or ""
 
     def _open(self, node: ir.Node) -> list[tuple[ir.Value, str]]:
         """Makes the largest magnitudes of a control-flow node's bodies outputs of the node, each a vector."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph
-from deploykit.comparison import compare, compare_job
+from deploykit.comparison import Side, compare, compare_job
 from deploykit.data import open_request
 from deploykit.graph.stochastic import stochastic_nodes
 from deploykit.parity import TOLERANCES
@@ -16,11 +16,12 @@ from deploykit.report import Finding, note, warning
 from deploykit.runtime import RuntimeOptions, open_runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from deploykit.data import Dataset
+    from deploykit.data import Dataset, Sample
     from deploykit.runtime import Runtime
 
+BFLOAT = "bf16"
 VERIFY_SAMPLES = 16
 # A sequence of states needs more steps than independent samples do before an error has built up.
 VERIFY_STEPS = 64
@@ -35,16 +36,19 @@ def verify_job(
 ) -> dict[str, Any]:
     """Compares a quantized ONNX model with its float source in onnxruntime, the source with graph optimisation off.
 
+    A bfloat16 model runs in what `half_engine` finds for it.
     data: the DataRequest that calibrated, or one for random data. Returns what `comparison.compare` does.
     """
     paths = Path(reference), Path(candidate)
     stochastic = stochastic_nodes(paths[0])
     if stochastic:
-        open_runtime(paths[1]).close()
-        text = f"the model is stochastic ({stochastic[0]}): onnxruntime loads the result, its outputs were not compared"
+        loaded, _ = _open_candidate(paths[1], precision)
+        loaded.close()
+        engine = loaded.engine.partition(" ")[0]
+        text = f"the model is stochastic ({stochastic[0]}): {engine} loads the result, its outputs were not compared"
         return _not_compared(warning("DK373", text, hint="fix the seed attribute, and outputs can be compared"))
     first = open_runtime(paths[0], RuntimeOptions(optimize=False))
-    second = open_runtime(paths[1])
+    second, about = _open_candidate(paths[1], precision)
     try:
         dataset, held = verification_data(data, paths[0])
         refusal = _refusal(first, dataset, data)
@@ -60,10 +64,13 @@ def verify_job(
             total=len(held) or limit if dataset.total is None else min(len(held) or limit, dataset.total),
             on_progress=on_progress,
         )
+        if precision == BFLOAT:
+            about += _kernels(second, verifying(dataset, held, limit), carried(data))
     finally:
         first.close()
         second.close()
-    said = [] if data["purpose"] == "calibration" else [finding.as_dict() for finding in dataset.findings]
+    said = [finding.as_dict() for finding in about]
+    said += [] if data["purpose"] == "calibration" else [finding.as_dict() for finding in dataset.findings]
     if data["purpose"] == "calibration" and not held and precision == "int8":
         text = f"outputs were compared on {result['samples']} samples that also calibrated: too few to hold some out"
         said.append(note("DK374", text, hint="give 64 samples or more to --calib").as_dict())
@@ -77,6 +84,21 @@ def _with_way_out(finding: dict[str, Any], precision: str) -> dict[str, Any]:
         return finding
     hint = "--precision mixed leaves in float what costs most; --sensitivity ranks the nodes"
     return {**finding, "hint": hint}
+
+
+def _open_candidate(path: Path, precision: str) -> tuple[Runtime, list[Finding]]:
+    if precision != BFLOAT:
+        return open_runtime(path), []
+    from deploykit.quantize.half_engine import open_bfloat16
+
+    return open_bfloat16(path)
+
+
+def _kernels(runtime: Runtime, samples: Iterable[Sample], carry: Mapping[str, str]) -> list[Finding]:
+    from deploykit.quantize.half_engine import about_kernels
+
+    sample = next(iter(samples), None)
+    return [] if sample is None else about_kernels(runtime, Side(runtime, carry).feeds(sample))
 
 
 def _refusal(reference: Runtime, dataset: Dataset, data: dict[str, Any]) -> Finding | None:
@@ -132,6 +154,34 @@ def accuracy_job(
 
     None for a stochastic model, which is not scored.
     """
+    if graph.describe(Path(candidate)).precision == BFLOAT and not stochastic_nodes(Path(reference)):
+        return _bfloat16_accuracy(Path(reference), Path(candidate), data, metric, on_progress)
     found = compare_job(reference, candidate, data, metric=metric, on_progress=on_progress)
+    accuracy: dict[str, Any] | None = found["accuracy"]
+    return accuracy
+
+
+def _bfloat16_accuracy(
+    reference: Path, candidate: Path, data: dict[str, Any], metric: str, on_progress: OnProgress
+) -> dict[str, Any] | None:
+    first = open_runtime(reference, RuntimeOptions(optimize=False))
+    second, _ = _open_candidate(candidate, BFLOAT)
+    try:
+        inputs, _ = graph.interface(graph.load(reference))
+        dataset = open_request(data, inputs, reference)  # type: ignore[arg-type]
+        found = compare(
+            first,
+            second,
+            dataset,
+            tolerance=TOLERANCES[BFLOAT],
+            carry=carried(data),
+            metric=metric,
+            models=(reference, candidate),
+            total=dataset.total,
+            on_progress=on_progress,
+        )
+    finally:
+        first.close()
+        second.close()
     accuracy: dict[str, Any] | None = found["accuracy"]
     return accuracy

@@ -61,7 +61,7 @@ def read(file: Path, core: ov.Core | None = None) -> ov.Model:
         return (core or ov.Core()).read_model(file)
     except RuntimeError as problem:
         weights = file.with_suffix(".bin")
-        if not weights.is_file():
+        if file.suffix == ".xml" and not weights.is_file():
             raise ModelError(
                 f"{file.name} needs its weights beside it, and {weights.name} is missing",
                 code="DK203",
