@@ -12,6 +12,7 @@ from deploykit import graph
 from deploykit.progress import OnProgress, Progress
 from deploykit.quantize import findings as say
 from deploykit.quantize.families import CONVOLUTIONS, MAC_OPS, RECURRENT
+from deploykit.quantize.folding import fold_weights
 from deploykit.quantize.gemm import plus_bias
 from deploykit.quantize.places import Place, Rewriter, constant_reader, places, shape_of
 from deploykit.quantize.plan import FloatNode, check_exclusions, is_float
@@ -37,9 +38,11 @@ def quantize_dynamic(source: Path, output: Path, settings: Settings, on_progress
     """The int8-dynamic job."""
     model, said = load_float(source)
     check_exclusions(model, settings.exclude)
+    fold_weights(model)
     macs = graph.macs(model)
     on_progress(Progress("quantizing weights", source.name))
-    done, left = make_dynamic(model, exclude=settings.exclude, on_progress=on_progress)
+    narrow = settings.scheme is None or settings.scheme.reduce_range
+    done, left = make_dynamic(model, exclude=settings.exclude, narrow=narrow, on_progress=on_progress)
     said += say.about_float(left)
     if not done:
         said.append(
@@ -60,16 +63,21 @@ def quantize_dynamic(source: Path, output: Path, settings: Settings, on_progress
 
 
 def make_dynamic(
-    model: ir.Model, *, exclude: tuple[str, ...] = (), on_progress: OnProgress = lambda _: None
+    model: ir.Model,
+    *,
+    exclude: tuple[str, ...] = (),
+    narrow: bool = True,
+    on_progress: OnProgress = lambda _: None,
 ) -> tuple[list[str], list[FloatNode]]:
     """Rewrites MatMul, Gemm and LSTM with constant weights, in the main graph and in all bodies.
 
     MatMul(x, W) becomes Cast(MatMulInteger(q, Wq)) * (s * scale of W) with q, s, z = DynamicQuantizeLinear(x), which
     onnxruntime runs as one kernel; activations are uint8 with the range of each call, weights int8 with a scale a
     column. LSTM becomes com.microsoft.DynamicQuantizeLSTM.
+    narrow: scales so wide that pairs of products do not saturate on CPUs without VNNI (about a bit of some columns).
     Returns the names of the nodes that compute in integers, and those that do not with the reason.
     """
-    rewriting = _Dynamic(model)
+    rewriting = _Dynamic(model, narrow=narrow)
     changed: list[str] = []
     left: list[FloatNode] = []
     found = list(places(model.graph))
@@ -131,8 +139,9 @@ def _why_float_lstm(node: ir.Node) -> str | None:
 class _Dynamic:
     """Rewrites one model; an activation is quantized once for all its readers, a weight once for all."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, *, narrow: bool) -> None:
         self.rewriter = Rewriter(model)
+        self._narrow = narrow
         self.contributed = False
         self._activations: dict[tuple[object, ...], tuple[ir.Value, ir.Value, ir.Value]] = {}
 
@@ -198,7 +207,7 @@ class _Dynamic:
         if values is None or scale is None:
             with reading(value) as weight:
                 matrix = weight.T if transposed else weight
-                found = to_int8(matrix, matrix.ndim - 1, summed=matrix.ndim - 2)
+                found = to_int8(matrix, matrix.ndim - 1, summed=matrix.ndim - 2 if self._narrow else None)
             integers = np.ascontiguousarray(found.values)
             scales = np.asarray(found.scale * np.float32(alpha), np.float32)
             values = self.rewriter.constant(f"{value.name}_quantized", ir.Tensor(integers), (*key, "values"))
@@ -236,7 +245,7 @@ class _Dynamic:
         with reading(value) as weight:
             directions, gates, size = weight.shape
             # The kernel takes a scale a gate and unit of each direction, and sums over the input.
-            found = to_int8(weight.reshape(-1, size), 0, summed=1)
+            found = to_int8(weight.reshape(-1, size), 0, summed=1 if self._narrow else None)
         integers = np.ascontiguousarray(found.values.reshape(directions, gates, size).transpose(0, 2, 1))
         scales = found.scale.reshape(directions, gates)
         add = self.rewriter.constant

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit.errors import UsageError
 from deploykit.progress import OnProgress, Progress
 from deploykit.quantize import findings as say
+from deploykit.quantize.folding import fold_weights
 from deploykit.quantize.int4_forms import Contributed, Standard
 from deploykit.quantize.int4_rounding import Rounding
 from deploykit.quantize.int4_sites import FORMS, INT4_OPSET, STANDARD, Form, Site, find_sites
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from deploykit.quantize.settings import Settings
 
 # Blocks that onnxruntime's kernels take: powers of two.
+INT4_IR_VERSION = 10
 BLOCKS = (16, 32, 64, 128, 256)
 
 
@@ -33,6 +35,7 @@ def quantize_int4(source: Path, output: Path, settings: Settings, on_progress: O
     check_blocks(settings.block_size)
     model, said = load_float(source, minimum_opset=MINIMUM_OPSET if form.contributed else INT4_OPSET)
     check_exclusions(model, settings.exclude)
+    fold_weights(model)
     sites, left = find_sites(model, settings.exclude, settings.block_size, form)
     rounding = Rounding(model, source, settings, form)
     done = write_sites(model, sites, rounding, form, on_progress)
@@ -80,6 +83,9 @@ def write_sites(
     for site in sites:
         by_key.setdefault(site.key, []).append(site)
     made = rounding.round(by_key, on_progress)
+    if any(site.place.node.op_type == "Conv" for site in sites) or not form.contributed:
+        # The first version of the format with 4-bit integers.
+        model.ir_version = max(model.ir_version or 0, INT4_IR_VERSION)
     rewriter = Rewriter(model)
     writer = Contributed(model, rewriter) if form.contributed else Standard(rewriter, symmetric=form.symmetric)
     names = [site.place.node.name or "" for site in sites]

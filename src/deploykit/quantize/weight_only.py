@@ -10,6 +10,7 @@ import onnx_ir as ir
 from deploykit.progress import OnProgress, Progress
 from deploykit.quantize import findings as say
 from deploykit.quantize.families import MAC_OPS, RECURRENT
+from deploykit.quantize.folding import fold_weights
 from deploykit.quantize.places import Place, Rewriter, constant_reader, places
 from deploykit.quantize.plan import FloatNode, check_exclusions
 from deploykit.quantize.prepare import is_constant, load_float
@@ -31,6 +32,7 @@ def quantize_weight_only(source: Path, output: Path, settings: Settings, on_prog
     """The int8-weights job."""
     model, said = load_float(source)
     check_exclusions(model, settings.exclude)
+    fold_weights(model)
     on_progress(Progress("quantizing weights", source.name))
     done, left = quantize_weights(
         model, exclude=settings.exclude, whole_tables=settings.target in LOADS_FLOAT, on_progress=on_progress
