@@ -100,6 +100,15 @@ def test_unknown_metric_suggests_the_nearest():
     assert set(METRICS) == {line.partition(":")[0] for line in caught.value.context}
 
 
+def test_a_file_with_a_metric_may_have_dataclasses(tmp_path):
+    (tmp_path / "typed.py").write_text(
+        "from __future__ import annotations\nimport dataclasses\n"
+        "@dataclasses.dataclass\nclass Limits:\n    low: float = 2.0\n"
+        "def above(outputs, label):\n    return outputs['y'][0, 0] > Limits().low\n"
+    )
+    assert over(f"{tmp_path}/typed.py:above", np.array([[3.0], [1.0]]), [0, 0]).value() == 0.5
+
+
 def test_custom_metric_by_sample_and_by_set(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "def first(outputs, label):\n    return outputs['y'][0, 0] - label\n"
