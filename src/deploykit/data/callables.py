@@ -138,6 +138,7 @@ def _from_file(path: Path) -> Any:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)  # as for a script: its neighbours can be imported, later too
+    sys.modules[spec.name] = module  # a dataclass looks for its own module there
     try:
         with _off_stdout():
             spec.loader.exec_module(module)
