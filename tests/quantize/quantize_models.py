@@ -14,7 +14,7 @@ from deploykit.data import Sample
 from deploykit.quantize.calibration import Calibration, tapped_session
 from deploykit.quantize.plan import Plan, make_plan, observable
 from deploykit.quantize.prepare import load_float
-from deploykit.quantize.qdq import Inserter
+from deploykit.quantize.qdq import Inserter, shared_parameters
 from deploykit.quantize.ranges import Ranges
 from deploykit.target import QuantizationScheme
 
@@ -96,7 +96,7 @@ def quantized(
     plan = make_plan(model, scheme, exclude=exclude, unseen=ranges.unseen(observable(model)))
     saturating: dict[str, float] = {}
     if plan.nodes:
-        inserter = Inserter(model, plan, ranges, scheme)
+        inserter = Inserter(model, plan, scheme, shared_parameters(plan, ranges, scheme))
         inserter.run()
         saturating = inserter.saturating
     graph.infer_shapes(model)

@@ -21,7 +21,7 @@ from deploykit.quantize.taps import sources_of, tapped_session
 from deploykit.report import Finding, note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx_ir as ir
 
@@ -70,10 +70,16 @@ class MemoryWatch:
 
 
 def measure_ranges(
-    model: ir.Model, names: Sequence[str], source: Path, settings: Settings, on_progress: OnProgress
+    model: ir.Model,
+    names: Sequence[str],
+    source: Path,
+    settings: Settings,
+    on_progress: OnProgress,
+    factors: Mapping[str, list[float]] | None = None,
 ) -> Measured:
     """The ranges of the named tensors: from settings.ranges when that file exists, otherwise from the data.
 
+    factors: what the channels of some tensors of the model were divided by; saved with the ranges.
     New ranges are saved to settings.ranges when that is given. Raises DataError as the data and `load_ranges` do.
     """
     method: Method = settings.method
@@ -87,7 +93,13 @@ def measure_ranges(
         return Measured(ranges, metrics, [said], again)
     keeper = None if file is None else Keeper(file, keys)
     seen = _observe(model, names, source, settings, on_progress, keeper=keeper)
-    ranges = Ranges(tensors=seen.run.ranges(method), samples=seen.run.count, **keys)
+    ranges = Ranges(
+        tensors=seen.run.ranges(method),
+        samples=seen.run.count,
+        factors=dict(factors or {}),
+        smooth_quant=settings.smooth_quant,
+        **keys,
+    )
     if file is not None:
         ranges.save(file)
     return Measured(ranges, {**seen.metrics, "method": method}, seen.findings, lambda: seen.run)

@@ -38,13 +38,14 @@ class Plan:
     """What `qdq.insert` carries out.
 
     nodes: become integer. readers: for each quantized tensor, the (node, input index) that read it through Q/DQ.
-    groups: tensors that share one scale, as name -> representative. left: multiply-accumulate nodes that stay float.
+    groups: tensors that share one scale, as name -> another of them (`group` follows it to the representative).
+    left: multiply-accumulate nodes that stay float.
     """
 
     nodes: list[ir.Node] = dataclasses.field(default_factory=list)
     readers: dict[ir.Value, list[tuple[ir.Node, int]]] = dataclasses.field(default_factory=dict)
     left: list[FloatNode] = dataclasses.field(default_factory=list)
-    _parents: dict[str, str] = dataclasses.field(default_factory=dict)
+    groups: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def read(self, value: ir.Value, node: ir.Node, index: int) -> bool:
         """Notes a reader; True when it is new."""
@@ -56,7 +57,7 @@ class Plan:
 
     def group(self, name: str) -> str:
         """The representative of the tensors that share a scale with `name`."""
-        while (parent := self._parents.get(name, name)) != name:
+        while (parent := self.groups.get(name, name)) != name:
             name = parent
         return name
 
@@ -64,7 +65,7 @@ class Plan:
         """The two tensors share a scale from here on."""
         first, second = self.group(one.name or ""), self.group(other.name or "")
         if first != second:
-            self._parents[second] = first
+            self.groups[second] = first
 
 
 def is_float(value: ir.Value | None) -> bool:

@@ -20,6 +20,8 @@ from deploykit.quantize.prepare import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from deploykit.quantize.plan import Plan
     from deploykit.quantize.ranges import Ranges
     from deploykit.quantize.thresholds import Interval
@@ -30,10 +32,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parameters:
-    """Scale and zero point of one activation, rank 0, as they stand in the model."""
+    """Scale and zero point of one activation, rank 0, as they stand in the model.
+
+    typical: a magnitude that few values exceed, in the units of the tensor.
+    """
 
     scale: Array
     zero_point: Array
+    typical: float = 0.0
 
     @property
     def step(self) -> float:
@@ -62,17 +68,37 @@ def _scale(value: float) -> Array:
     return np.array(max(value, weighting.SMALLEST_SCALE) if value > 0 else 1.0, np.float32)
 
 
+def shared_parameters(plan: Plan, ranges: Ranges, scheme: QuantizationScheme) -> dict[str, Parameters]:
+    """Parameters by group of tensors that share a scale: those of the union of their ranges."""
+    symmetric = scheme.symmetric_activations
+    intervals: dict[str, Interval] = {}
+    for value in plan.readers:
+        group = plan.group(value.name or "")
+        found = ranges.tensors[value.name or ""].interval(symmetric=symmetric)
+        intervals[group] = intervals[group].union(found) if group in intervals else found
+    typical: dict[str, float] = {}
+    for value in plan.readers:
+        group = plan.group(value.name or "")
+        typical[group] = max(typical.get(group, 0.0), ranges.tensors[value.name or ""].typical)
+    return {
+        group: dataclasses.replace(activation_parameters(found, scheme), typical=typical[group])
+        for group, found in intervals.items()
+    }
+
+
 class Inserter:
     """Rewrites one model in place; what it did is in `saturating`."""
 
-    def __init__(self, model: ir.Model, plan: Plan, ranges: Ranges, scheme: QuantizationScheme) -> None:
+    def __init__(
+        self, model: ir.Model, plan: Plan, scheme: QuantizationScheme, parameters: Mapping[str, Parameters]
+    ) -> None:
+        """parameters: of each group of the plan, as `shared_parameters` finds them."""
         self._graph = model.graph
         self._plan = plan
-        self._ranges = ranges
         self._scheme = scheme
         self._taken = names_in(model)
         self._bits = 7 if scheme.reduce_range else 8
-        self._parameters = self._shared_parameters()
+        self._parameters = parameters
         self._constants: dict[tuple[str, str], ir.Value] = {}
         self._weights: dict[tuple[object, ...], ir.Value] = {}
         self._first = self._graph[0]
@@ -96,16 +122,6 @@ class Inserter:
         if not hasattr(self, "_order"):
             self._order = {node: number for number, node in enumerate(self._graph)}
         return (-1 if producer is None else self._order[producer], value.name or "")
-
-    def _shared_parameters(self) -> dict[str, Parameters]:
-        """Parameters by group of tensors that share a scale: those of the union of their ranges."""
-        symmetric = self._scheme.symmetric_activations
-        intervals: dict[str, Interval] = {}
-        for value in self._plan.readers:
-            group = self._plan.group(value.name or "")
-            found = self._ranges.tensors[value.name or ""].interval(symmetric=symmetric)
-            intervals[group] = intervals[group].union(found) if group in intervals else found
-        return {group: activation_parameters(found, self._scheme) for group, found in intervals.items()}
 
     def parameters(self, value: ir.Value) -> Parameters:
         """Scale and zero point of a quantized tensor."""
@@ -221,10 +237,10 @@ class Inserter:
         while pair is not None and pair.op_type in {"DequantizeLinear", "QuantizeLinear"}:
             source = pair.inputs[0]
             pair = source.producer() if source is not None else None
-        if source is None or source.name not in self._ranges.tensors:
+        if source is None or self._plan.group(source.name or "") not in self._parameters:
             return
         found = self.parameters(source)
-        typical = self._ranges.tensors[source.name].typical / found.step + float(found.zero_point)
+        typical = found.typical / found.step + float(found.zero_point)
         share = weighting.saturating_share(weight.values, weight.axis, int(min(typical, 255)))
         if share > 0:
             self.saturating[node.name or ""] = share

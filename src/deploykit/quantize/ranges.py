@@ -72,13 +72,18 @@ class TensorRange:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ranges:
-    """The ranges of a model's tensors, with the digests of what they were measured on."""
+    """The ranges of a model's tensors, with the digests of what they were measured on.
+
+    factors: what the channels of some tensors were divided by before (`smoothing.equalise`), at strength smooth_quant.
+    """
 
     model_sha256: str
     data_sha256: str
     method: str
     samples: int
     tensors: dict[str, TensorRange]
+    factors: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    smooth_quant: float | None = None
 
     def unseen(self, names: Iterable[str]) -> set[str]:
         """Those of the tensors that have no range: absent, or never a finite element."""
@@ -92,6 +97,8 @@ class Ranges:
             "data_sha256": self.data_sha256,
             "method": self.method,
             "samples": self.samples,
+            "smooth_quant": self.smooth_quant,
+            "factors": self.factors,
             "tensors": {name: found.as_dict() for name, found in self.tensors.items()},
         }
 
@@ -136,3 +143,15 @@ def check_keys(path: Path, *, found: Mapping[str, str], wanted: Mapping[str, str
                 context=[f"{what} now:        {ours}", f"{what} in the file: {theirs}"],
                 hint="give a new path to --ranges, or delete the file to measure again",
             )
+
+
+def check_strength(path: Path, found: Ranges, wanted: float | None) -> None:
+    """Raises DataError (DK362) when a file of ranges was measured after another --smooth-quant."""
+    if found.smooth_quant != wanted:
+        raise DataError(
+            f"the ranges in {path.name} were measured with another --smooth-quant",
+            code="DK362",
+            file=path,
+            context=[f"--smooth-quant now: {wanted}", f"in the file: {found.smooth_quant}"],
+            hint="give a new path to --ranges, or the same --smooth-quant",
+        )

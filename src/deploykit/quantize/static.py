@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from deploykit import graph
 from deploykit.progress import OnProgress, Progress
 from deploykit.quantize import findings as say
+from deploykit.quantize.bias_correction import correct_biases, mean_errors
 from deploykit.quantize.measuring import Measured, measure_ranges
 from deploykit.quantize.plan import Plan, make_plan, observable
 from deploykit.quantize.prepare import load_float
 from deploykit.quantize.product import counts, macs_share, written
-from deploykit.quantize.qdq import Inserter
+from deploykit.quantize.qdq import Inserter, shared_parameters
+from deploykit.quantize.ranges import Ranges, check_strength, load_ranges
+from deploykit.quantize.replay import Array, Replay
+from deploykit.quantize.resume import is_progress
+from deploykit.quantize.smoothing import choose_factors, equalise, find_sites, measure_channels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     import onnx_ir as ir
 
-    from deploykit.quantize.ranges import Ranges
     from deploykit.quantize.settings import Settings
     from deploykit.quantize.thresholds import Method
     from deploykit.report import Finding
@@ -44,16 +49,27 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quantized:
-    """One result: the rewritten model, the plan it followed, and u8*s8 saturation by node."""
+    """One result: the rewritten model, the plan it followed, u8*s8 saturation by node, nodes with a corrected bias."""
 
     model: ir.Model
     plan: Plan
     saturating: dict[str, float]
+    corrected: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def nodes(self) -> list[str]:
         """Names of the nodes that compute in integers."""
         return [node.name or "" for node in self.plan.nodes]
+
+
+@dataclasses.dataclass(slots=True)
+class _Variant:
+    """The float model equalised at one strength, its ranges, and the mean errors of its layers by method."""
+
+    model: ir.Model
+    measured: Measured
+    unseen: set[str]
+    errors: dict[str, dict[str, Array]] = dataclasses.field(default_factory=dict)
 
 
 class StaticQuantizer:
@@ -64,31 +80,86 @@ class StaticQuantizer:
         assert settings.scheme is not None
         self.source = source
         self.scheme: QuantizationScheme = settings.scheme
-        self.base, self.findings = load_float(source)
-        self.macs = graph.macs(self.base)
+        self._settings = settings
+        self._on_progress = on_progress
+        self._plain, self.findings = load_float(source)
+        self.macs = graph.macs(self._plain)
         # A first plan, so that a wrong --exclude is refused before minutes of calibration.
-        make_plan(self.base, self.scheme, exclude=settings.exclude)
-        names = observable(self.base)
-        self.measured: Measured = measure_ranges(self.base, names, source, settings, on_progress)
-        self._unseen = self.measured.ranges.unseen(names)
+        make_plan(self._plain, self.scheme, exclude=settings.exclude)
+        self._replay = Replay(self._plain, source, settings, on_progress)
+        self._variants: dict[float | None, _Variant] = {}
+        first = self._variant(settings.smooth_quant)
+        self.base, self.measured = first.model, first.measured
 
     def quantize(self, recipe: Recipe) -> Quantized:
-        """A quantized copy of the model; the float one stays as it is."""
-        model = self.base.clone()
-        ranges = self._ranges(recipe.method)
-        plan = make_plan(model, self.scheme, exclude=recipe.exclude, unseen=self._unseen)
+        """A quantized copy of the model; the float one stays as it is.
+
+        A smooth_quant that is new calibrates again: other ranges belong to it.
+        """
+        asked = self._settings.smooth_quant if recipe.smooth_quant is None else recipe.smooth_quant
+        variant = self._variant(asked)
+        model = variant.model.clone()
+        method = recipe.method or variant.measured.ranges.method
+        ranges = variant.measured.with_method(method)  # type: ignore[arg-type]
+        plan = make_plan(model, self.scheme, exclude=recipe.exclude, unseen=variant.unseen)
         saturating: dict[str, float] = {}
+        corrected: list[str] = []
         if plan.nodes:
-            inserter = Inserter(model, plan, ranges, self.scheme)
+            if recipe.bias_correction and self._replay.available:
+                errors = self._errors(variant, ranges)
+                names = {node.name or "" for node in plan.nodes}
+                corrected = correct_biases(model, {name: errors[name] for name in errors if name in names})
+            inserter = Inserter(model, plan, self.scheme, shared_parameters(plan, ranges, self.scheme))
             inserter.run()
             saturating = inserter.saturating
-        return Quantized(model, plan, saturating)
+        return Quantized(model, plan, saturating, corrected)
 
-    def _ranges(self, method: Method | None) -> Ranges:
-        if method is None or method == self.measured.ranges.method:
-            return self.measured.ranges
-        other: Callable[[Method], Ranges] | None = getattr(self.measured, "with_method", None)
-        return self.measured.ranges if other is None else other(method)
+    def _errors(self, variant: _Variant, ranges: Ranges) -> dict[str, Array]:
+        """Mean errors of all layers by the method of the ranges: each adds its own, whichever others are float."""
+        if ranges.method not in variant.errors:
+            plan = make_plan(variant.model, self.scheme, unseen=variant.unseen)
+            parameters = shared_parameters(plan, ranges, self.scheme)
+            replay = functools.partial(self._replay, what="correcting biases")
+            variant.errors[ranges.method] = mean_errors(variant.model, plan, parameters, self.scheme, replay)
+        return variant.errors[ranges.method]
+
+    def _variant(self, strength: float | None) -> _Variant:
+        if strength not in self._variants:
+            settings = self._settings
+            if strength != settings.smooth_quant:  # the file of ranges belongs to the strength that was asked for
+                settings = dataclasses.replace(settings, ranges=None, smooth_quant=strength)
+            model = self._plain.clone()
+            factors = self._factors(model, settings)
+            equalise(model, factors)
+            graph.infer_shapes(model)
+            names = observable(model)
+            kept = {name: [float(f"{factor:.9g}") for factor in found] for name, found in factors.items()}
+            measured = measure_ranges(model, names, self.source, settings, self._on_progress, kept)
+            self._variants[strength] = _Variant(model, measured, measured.ranges.unseen(names))
+        return self._variants[strength]
+
+    def _factors(self, model: ir.Model, settings: Settings) -> dict[str, Array]:
+        """What the channels are divided by: as in the file of ranges, or by what the data shows."""
+        file = Path(settings.ranges) if settings.ranges else None
+        if file is not None and file.exists() and not is_progress(file):
+            known = load_ranges(
+                file,
+                model_sha256=settings.model_sha256,
+                data_sha256=settings.data_sha256,
+                method=settings.method,
+            )
+            check_strength(file, known, settings.smooth_quant)
+            return {name: np.asarray(found, np.float32) for name, found in known.factors.items()}
+        sites = find_sites(model)
+        if not sites or not self._replay.available:
+            return {}
+        try:
+            statistics = measure_channels(model, sites, functools.partial(self._replay, what="measuring channels"))
+        except Exception as problem:
+            if not type(problem).__module__.startswith("onnxruntime"):
+                raise
+            return {}  # calibration meets the same sample, and says which one and why
+        return choose_factors(sites, statistics, strength=settings.smooth_quant)
 
     def about(self, made: Quantized) -> list[Finding]:
         """Everything there is to say about calibration and one result."""

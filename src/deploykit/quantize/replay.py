@@ -1,0 +1,74 @@
+"""A few calibration samples once more: what equalisation and bias correction look at."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deploykit import graph
+from deploykit.data import CarriedState, open_request
+from deploykit.data.dataset import spread
+from deploykit.progress import OnProgress, Progress
+from deploykit.quantize.holdout import calibrating, carried, held_out, widened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import onnx_ir as ir
+    import onnxruntime as ort
+
+    from deploykit.data import Sample
+    from deploykit.quantize.settings import Settings
+
+Array = np.ndarray[Any, Any]
+# Means over channels and positions settle early.
+SAMPLES = 32
+
+
+class Replay:
+    """Runs sessions of variants of one model over some of its calibration samples."""
+
+    def __init__(
+        self, model: ir.Model, source: Path, settings: Settings, on_progress: OnProgress, *, limit: int = SAMPLES
+    ) -> None:
+        """Opens nothing yet. settings.data: the DataRequest that calibrates, or None."""
+        self._inputs, _ = graph.interface(model)
+        self._source = source
+        self._request = settings.data
+        self._on_progress = on_progress
+        self._limit = limit
+
+    @property
+    def available(self) -> bool:
+        """Whether there are samples: ranges that come from a file need none."""
+        return self._request is not None and self._request["purpose"] == "calibration"
+
+    def __call__(self, session: ort.InferenceSession, what: str) -> Iterator[dict[str, Array]]:
+        """Inputs and outputs of the session for each sample, by name. what: names the step for the progress."""
+        names = [output.name for output in session.get_outputs()]
+        request = self._request
+        assert request is not None
+        state = CarriedState(carried(request))
+        for number, sample in enumerate(self._samples(), 1):
+            feeds = state.fill(sample.feeds)
+            values: dict[str, Array] = dict(zip(names, session.run(None, feeds), strict=True))
+            state.update(values)
+            self._on_progress(Progress(what, sample.name, number))
+            yield {**values, **feeds}
+
+    def _samples(self) -> Iterator[Sample]:
+        """Spread over the data that calibrates; the first ones where its size is unknown or state is carried."""
+        request = self._request
+        assert request is not None
+        dataset = open_request(widened(request), self._inputs, self._source)  # type: ignore[arg-type]
+        held = held_out(dataset, request)
+        samples = calibrating(dataset, held)
+        total = None if dataset.total is None else dataset.total - len(held)
+        if total is None or total <= self._limit or carried(request):
+            yield from itertools.islice(samples, self._limit)
+            return
+        wanted = set(spread(total, self._limit))
+        yield from (sample for index, sample in enumerate(samples) if index in wanted)
