@@ -214,8 +214,11 @@ def paired(folder: Path) -> dict[str, dict[str, float]]:
 
 
 def chosen(words: str, names: list[str]) -> list[str]:
-    """The names that contain one of the words."""
-    return [name for name in names if any(word.lower() in name.lower() for word in words.split(","))]
+    """The names that are one of the words, or contain one that is no name."""
+    wanted = [word.lower() for word in words.split(",")]
+    exact = {name.lower() for name in names} & set(wanted)
+    loose = [word for word in wanted if word not in exact]
+    return [name for name in names if name.lower() in exact or any(word in name.lower() for word in loose)]
 
 
 def load() -> dict[str, Any]:

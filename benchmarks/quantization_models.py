@@ -220,9 +220,13 @@ def nsnet2(folder: Path) -> None:
         frames = np.lib.stride_tricks.sliding_window_view(signal, 320)[::160] * window
         return np.abs(np.fft.rfft(frames, axis=1)) ** 2
 
-    for start in range(0, len(sound) - 16000, 8000):
-        clean = sound[start : start + 16000]
-        noise = rng.standard_normal(16000) * rng.choice([0.003, 0.01, 0.03])
+    labels = np.repeat(np.load(SHARED / "silero_vad/vad_stream_dev.npz")["y"], 512)
+    spoken = np.concatenate([labels, np.ones(len(sound) - len(labels))]) == 1
+    for start in range(0, len(sound) - 8000, 2000):
+        if spoken[start : start + 8000].mean() < 0.9:
+            continue  # the stream's own noise would count as speech
+        clean = sound[start : start + 8000]
+        noise = rng.standard_normal(8000) * rng.choice([0.003, 0.01, 0.03])
         mask = np.sqrt(spectra(clean) / (spectra(clean) + spectra(noise) + 1e-12))
         mixed = np.log10(np.maximum(spectra(clean + noise), 1e-12)).astype(np.float32)
         feeds.append({"input": mixed[None], "y": mask[None].astype(np.float32)})
@@ -339,6 +343,7 @@ def pooled(encoder: Any) -> Any:
     kept = [value for value in merged.graph.input if value.name != "pool_attention_mask"]
     del merged.graph.input[:]
     merged.graph.input.extend(kept)
+    del merged.opset_import[1:]  # both parts have brought the same one
     onnx.checker.check_model(merged)
     return merged
 
@@ -383,7 +388,7 @@ MODELS: dict[str, Model] = {
     "PP-OCR v4 det": Model(ocr_det, "miou", "20 pages each, pixels of lines"),
     "PP-OCR v4 cls": Model(ocr_cls, "top1", "40 lines each, upright and upside down"),
     "magika": Model(magika, "top1", "files of the Python installation by suffix"),
-    "nsnet2": Model(nsnet2, "mae", "24 seconds of noisy speech in pieces, against the mixture's own mask"),
+    "nsnet2": Model(nsnet2, "mae", "half seconds of speech with white noise, against the mixture's own mask"),
     "dnsmos": Model(dnsmos, "mae", "9 seconds of noisy speech each, against the float model's scores"),
     "crepe tiny": Model(crepe, f"{Path(__file__).resolve()}:pitch", "75 tones each, pitch within 50 cents"),
     "MiniLM-L6": Model(minilm, "pairs", "6 triples of sentences each", transformer=True),
