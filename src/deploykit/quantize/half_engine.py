@@ -13,6 +13,7 @@ import onnx_ir as ir
 from deploykit import graph, io, lazy
 from deploykit.errors import DeploykitError
 from deploykit.quantize.families import CONTROL_FLOW
+from deploykit.quantize.half_formats import BFLOAT16, HalfFormat
 from deploykit.quantize.prepare import names_in, unique_name
 from deploykit.report import Finding, note
 from deploykit.runtime import Runtime, RuntimeOptions, open_runtime
@@ -69,20 +70,24 @@ def about_kernels(runtime: Runtime, feeds: Feeds) -> list[Finding]:
 
 
 class RoundingRuntime(Runtime):
-    """A bfloat16 model in onnxruntime: each operator computes in float32, and its result is rounded to bfloat16."""
+    """A half-precision model in onnxruntime: each operator computes in float32, and its result is rounded to half.
+
+    Also for float16, where onnxruntime's own session removes casts between nodes and so never overflows between them.
+    """
 
     execution = "simulated"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, form: HalfFormat = BFLOAT16) -> None:
         """Loads the model; raises what the runtime of onnxruntime does."""
         model = graph.load(path)
-        compute_in_float(model)
+        graph.infer_shapes(model)
+        compute_in_float(model, form)
         with io.scratch_folder() as folder:
             rounded = Path(folder) / path.name
             graph.save(model, rounded)
             # Optimising would remove pairs of casts, and with them the rounding.
             self._inner = open_runtime(rounded, RuntimeOptions(optimize=False))
-        self.engine = f"{self._inner.engine}, rounding to bfloat16"
+        self.engine = f"{self._inner.engine}, rounding to {form.title}"
         self.inputs: tuple[TensorSpec, ...] = self._inner.inputs
         self.outputs: tuple[TensorSpec, ...] = self._inner.outputs
 
@@ -95,8 +100,8 @@ class RoundingRuntime(Runtime):
         self._inner.close()
 
 
-def compute_in_float(model: ir.Model) -> None:
-    """Rewrites a bfloat16 model in place: operators take and give float32, with a Cast from and to bfloat16 around."""
+def compute_in_float(model: ir.Model, form: HalfFormat = BFLOAT16) -> None:
+    """Rewrites a half-precision model in place: operators take and give float32, with Casts from and to half around."""
     taken = names_in(model)
     for scope in list(model.graphs()):
         casts: dict[ir.Value, ir.Value] = {}
@@ -104,28 +109,28 @@ def compute_in_float(model: ir.Model) -> None:
             if node.op_type == "Cast" or (node.op_type in CONTROL_FLOW and not node.domain):
                 continue
             for index, value in enumerate(list(node.inputs)):
-                if value is not None and value.dtype == ir.DataType.BFLOAT16:
+                if value is not None and value.dtype == form.dtype:
                     if value not in casts:
                         cast = _cast(model, value, ir.DataType.FLOAT, taken)
                         scope.insert_before(node, [cast])
                         casts[value] = cast.outputs[0]
                     node.replace_input_with(index, casts[value])
-            _float_attributes(node)
+            _float_attributes(node, form)
             for value in node.outputs:
-                if value.dtype == ir.DataType.BFLOAT16:
-                    _round_output(model, node, value, taken)
+                if value.dtype == form.dtype:
+                    _round_output(model, node, value, taken, form)
 
 
-def _float_attributes(node: ir.Node) -> None:
+def _float_attributes(node: ir.Node, form: HalfFormat) -> None:
     for name, attribute in list(node.attributes.items()):
-        if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == ir.DataType.BFLOAT16:
+        if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == form.dtype:
             array = attribute.as_tensor().numpy().astype("float32")
             node.attributes[name] = ir.AttrTensor(name, ir.tensor(array))
 
 
-def _round_output(model: ir.Model, node: ir.Node, value: ir.Value, taken: set[str]) -> None:
+def _round_output(model: ir.Model, node: ir.Node, value: ir.Value, taken: set[str], form: HalfFormat) -> None:
     """The node gives float32 under a new name, and a Cast behind it gives the old one."""
-    cast = _cast(model, value, ir.DataType.BFLOAT16, taken)
+    cast = _cast(model, value, form.dtype, taken)
     rounded = cast.outputs[0]
     value.replace_all_uses_with(rounded, replace_graph_outputs=True)
     cast.replace_input_with(0, value)

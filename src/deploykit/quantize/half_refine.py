@@ -11,7 +11,7 @@ from deploykit import graph
 from deploykit.data import open_request
 from deploykit.parity import TOLERANCES
 from deploykit.progress import OnProgress, Progress
-from deploykit.quantize.half_switches import SINCE, Loss, Switches
+from deploykit.quantize.half_switches import SINCE, Array, Loss, Switches
 from deploykit.quantize.holdout import calibrating, carried, held_out, widened
 
 if TYPE_CHECKING:
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from deploykit.quantize.half_formats import HalfFormat
     from deploykit.quantize.settings import Settings
 
-# Samples that judge, and the worst of them that attribute the loss to nodes.
-JUDGES, WORST = 16, 3
+# At most so many samples judge, as many as run in so many seconds; the worst of them attributes the loss to nodes.
+JUDGES, JUDGING_SECONDS = 16, 10.0
+# The worst samples decide how many islands are needed, before all judge the result.
+WORST = 4
 EVALUATIONS = 96
-SECONDS = 60.0
+SECONDS = 45.0
 # Data that was not seen may be a little worse than what was.
 MARGIN = 0.8
 # With more islands than this share of the nodes, half precision is not what the model needs.
@@ -86,69 +88,82 @@ class _Search:
         self, switches: Switches, samples: list[Sample], form: HalfFormat, on_progress: OnProgress, *, in_order: bool
     ) -> None:
         self._switches = switches
-        self._samples = samples
         self._on_progress = on_progress
-        self._in_order = in_order
-        self._loss = Loss(switches.run(samples, ()), TOLERANCES[form.name])
-        self._chosen = list(range(len(samples)))
+        self._in_order = in_order  # samples that carry state cannot be taken apart
+        self._samples, reference = _in_time(switches, samples)
+        self._loss = Loss(reference, TOLERANCES[form.name])
         self._evaluations = 0
         self._until = time.monotonic() + SECONDS
 
     def run(self) -> Refinement:
-        everything = set(self._switches.nodes)
-        found = self._switches.run(self._samples, everything)
-        before, _ = self._loss.of(found, self._chosen)
-        if before <= MARGIN or not everything:
-            return Refinement(before, before, (), (), 1)
-        if not self._in_order:  # samples that carry state cannot be taken apart
-            each = [(self._loss.of([outputs], [index])[0], index) for index, outputs in enumerate(found)]
-            self._chosen = sorted(index for _, index in sorted(each, reverse=True)[:WORST])
-        ranked = self._ranked()
-        islands, after = self._fewest(ranked, everything, before)
-        costly = tuple(name for name, _ in ranked[:8])
-        return Refinement(before, after, islands, costly, self._evaluations)
+        nodes = self._switches.nodes
+        everyone = list(range(len(self._samples)))
+        self._evaluations += 1
+        found = self._switches.run(self._samples, nodes)
+        before, _ = self._loss.of(found, everyone)
+        if before <= MARGIN or not nodes:
+            return Refinement(before, before, (), (), self._evaluations)
+        each = sorted((-self._loss.of([outputs], [index])[0], index) for index, outputs in enumerate(found))
+        worst = everyone if self._in_order else [index for _, index in each]
+        groups = self._ranked(worst if self._in_order else worst[:1])
+        few = worst if self._in_order else sorted(worst[:WORST])
+        islands, after = self._fewest(groups, few, everyone)
+        costly = tuple(name for _, group in groups[:8] for name in group[:1])
+        return Refinement(before, min(after, before), islands, costly, self._evaluations)
 
-    def _cost(self, on: Collection[str]) -> tuple[float, float]:
+    def _cost(self, on: Collection[str], chosen: list[int]) -> tuple[float, float]:
         self._evaluations += 1
         self._on_progress(Progress("measuring what half precision costs", f"{len(on)} nodes", self._evaluations))
-        samples = [self._samples[index] for index in self._chosen]
-        return self._loss.of(self._switches.run(samples, on), self._chosen)
+        return self._loss.of(self._switches.run([self._samples[index] for index in chosen], on), chosen)
 
-    def _ranked(self) -> list[tuple[str, float]]:
-        """Single nodes by what half precision costs in each alone; the costliest group is split until time is up."""
+    def _ranked(self, chosen: list[int]) -> list[tuple[float, list[str]]]:
+        """Groups of neighbours by the power of the noise that a node of them adds; the noisiest is split on and on."""
         nodes = self._switches.nodes
-        groups = [(self._cost(nodes)[1], nodes)]
-        singles: list[tuple[str, float]] = []
-        while groups and self._evaluations < EVALUATIONS and time.monotonic() < self._until:
-            groups.sort(key=lambda item: item[0])
-            cost, group = groups.pop()
-            if len(group) == 1:
-                singles.append((group[0], cost))
-                continue
-            middle = len(group) // 2
-            groups += [(self._cost(half)[1], half) for half in (group[:middle], group[middle:])]
-        singles += [(group[0], cost) for cost, group in groups if len(group) == 1]
-        return sorted(singles, key=lambda item: -item[1])
+        groups = [(float("inf"), nodes)]
+        while self._evaluations < EVALUATIONS and time.monotonic() < self._until:
+            largest = max((item for item in groups if len(item[1]) > 1), key=lambda item: item[0], default=None)
+            if largest is None or largest[0] == 0.0:
+                break
+            groups.remove(largest)
+            middle = len(largest[1]) // 2
+            parts = largest[1][:middle], largest[1][middle:]
+            groups += [(self._cost(part, chosen)[1] ** 2, part) for part in parts]
+        return sorted(groups, key=lambda item: -item[0] / len(item[1]))
 
     def _fewest(
-        self, ranked: list[tuple[str, float]], everything: set[str], before: float
+        self, groups: list[tuple[float, list[str]]], few: list[int], everyone: list[int]
     ) -> tuple[tuple[str, ...], float]:
-        """The fewest of the costliest nodes whose float32 brings all samples into the tolerance; none if none does."""
-        most = max(1, int(LARGEST_SHARE * len(everything)))
-        names = [name for name, _ in ranked[:most]]
-        self._chosen = list(range(len(self._samples)))
-        low, high, best = 1, len(names), (0, before)
-        if not names:
-            return (), before
-        whole, _ = self._cost(everything - set(names))
-        if whole > 1.0:
-            return (), min(whole, before)
-        best = (high, whole)
+        """The fewest groups whose float32 brings all samples into the tolerance; none if a quarter of the nodes do not.
+
+        Returns the nodes, and the largest difference with them (with the costliest quarter when that is not enough).
+        """
+        nodes = set(self._switches.nodes)
+        sizes = list(itertools.accumulate(len(group) for _, group in groups))
+        most = sum(size <= max(1, LARGEST_SHARE * len(nodes)) for size in sizes)
+
+        def islands(count: int) -> list[str]:
+            return [name for _, group in groups[:count] for name in group]
+
+        low, high = 1, most
         while low < high:
             middle = (low + high) // 2
-            reached, _ = self._cost(everything - set(names[:middle]))
-            if reached <= MARGIN:
-                high, best = middle, (middle, reached)
+            if self._cost(nodes - set(islands(middle)), few)[0] <= MARGIN:
+                high = middle
             else:
                 low = middle + 1
-        return tuple(names[: best[0]]), best[1]
+        for count in dict.fromkeys((low, most)) if most else ():
+            after, _ = self._cost(nodes - set(islands(count)), everyone)
+            if after <= 1.0:
+                return tuple(islands(count)), after
+        return (), after if most else float("inf")
+
+
+def _in_time(switches: Switches, samples: list[Sample]) -> tuple[list[Sample], list[dict[str, Array]]]:
+    """The samples that run in the time for judging, at least one, and their float outputs."""
+    started = time.monotonic()
+    reference: list[dict[str, Array]] = []
+    for outputs in switches.each(samples, ()):
+        reference.append(outputs)
+        if time.monotonic() - started > JUDGING_SECONDS:
+            break
+    return samples[: len(reference)], reference

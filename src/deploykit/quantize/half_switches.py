@@ -15,7 +15,7 @@ from deploykit.quantize.half_rules import is_single, signature_of
 from deploykit.quantize.prepare import names_in, unique_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from deploykit.data import Sample
     from deploykit.parity import Tolerance
@@ -56,15 +56,18 @@ class Switches:
 
     def run(self, samples: Sequence[Sample], on: Collection[str]) -> list[dict[str, Array]]:
         """The outputs for each sample, in order, with these nodes in half precision."""
-        flags = np.array([name in on for name in self.nodes] or [False])
+        return list(self.each(samples, on))
+
+    def each(self, samples: Sequence[Sample], on: Collection[str]) -> Iterator[dict[str, Array]]:
+        """The same, one sample at a time."""
+        chosen = set(on)
+        flags = np.array([name in chosen for name in self.nodes] or [False])
         state = CarriedState(self._carry)
-        found = []
         for sample in samples:
             feeds = {**state.fill(sample.feeds), SWITCHES: flags}
             values = dict(zip(self._outputs, self._session.run(None, feeds), strict=True))
             state.update(values)
-            found.append(values)
-        return found
+            yield values
 
     def _switch(self, node: ir.Node, index: int) -> None:
         main = self._model.graph
