@@ -88,9 +88,10 @@ def write_sites(
         model.ir_version = max(model.ir_version or 0, INT4_IR_VERSION)
     rewriter = Rewriter(model)
     writer = Contributed(model, rewriter) if form.contributed else Standard(rewriter, symmetric=form.symmetric)
-    names = [site.place.node.name or "" for site in sites]
-    for number, site in enumerate(sites):
-        writer.write(site.place, site.weight, made[site.key], site.key)
-        on_progress(Progress("writing 4-bit weights", names[number], number + 1, len(sites)))
+    for number, (key, readers) in enumerate(by_key.items()):
+        on_progress(Progress("writing 4-bit weights", readers[0].weight.name or "", number + 1, len(by_key)))
+        writer.write(
+            [site.place for site in readers], readers[0].weight, made.pop(key), transposed=readers[0].transposed
+        )
     rewriter.finish()
-    return names
+    return [site.place.node.name or "" for site in sites]

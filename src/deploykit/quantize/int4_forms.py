@@ -10,8 +10,11 @@ import onnx_ir as ir
 from deploykit.quantize.blocks import BITS, BlockWeight, pack
 from deploykit.quantize.dynamic import MICROSOFT
 from deploykit.quantize.gemm import plus_bias
+from deploykit.quantize.places import meeting_point
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from deploykit.quantize.places import Place, Rewriter
 
 # MatMulNBits may round activations to int8 in blocks too: what its fast kernels do, and far below the noise of 4 bits
@@ -27,14 +30,16 @@ class Contributed:
         self._standard = Standard(rewriter)
         model.graph.opset_imports[MICROSOFT] = 1
 
-    def write(self, place: Place, weight: ir.Value, made: BlockWeight, key: tuple[object, ...]) -> None:
-        """Puts a quantized weight in the place of a node's float one. key: the same for the same weight."""
-        if place.node.op_type == "Gather":
-            self._gather(place.node, weight, made, key)
-        elif place.node.op_type == "Conv":
-            self._standard.write(place, weight, made, key)
-        else:
-            self._matmul(place.node, weight, made, key)
+    def write(self, readers: Sequence[Place], weight: ir.Value, made: BlockWeight, *, transposed: bool) -> None:
+        """Puts a quantized weight in the place of the float one that all these nodes read."""
+        convolutions = [place for place in readers if place.node.op_type == "Conv"]
+        if convolutions:
+            self._standard.write(convolutions, weight, made, transposed=transposed)
+        for place in readers:
+            if place.node.op_type == "Gather":
+                self._gather(place.node, weight, made, (id(weight), transposed))
+            elif place.node.op_type != "Conv":
+                self._matmul(place.node, weight, made, (id(weight), transposed))
 
     def _matmul(self, node: ir.Node, weight: ir.Value, made: BlockWeight, key: tuple[object, ...]) -> None:
         rows, blocks = made.scale.shape
@@ -110,33 +115,29 @@ class Standard:
         """symmetric: signed integers, no zero points; the zero points of what is written are 8 then."""
         self._rewriter = rewriter
         self._symmetric = symmetric
-        self._floats: dict[tuple[object, ...], ir.Value] = {}
 
-    def write(self, place: Place, weight: ir.Value, made: BlockWeight, key: tuple[object, ...]) -> None:
-        """Puts a DequantizeLinear before the node that reads the weight. key: the same for the same weight."""
-        node, anchor = place.node, place.before_loops()
-        index = 0 if node.op_type == "Gather" else 1
-        where = (*key, anchor.graph)
-        if where not in self._floats:
-            self._floats[where] = self._dequantize(anchor, weight, made, key)
-        node.replace_input_with(index, self._floats[where])
+    def write(self, readers: Sequence[Place], weight: ir.Value, made: BlockWeight, *, transposed: bool) -> None:
+        """Puts one DequantizeLinear before the nodes that read the weight."""
+        dequantized = self._dequantize(meeting_point(readers), weight, made, transposed=transposed)
+        for place in readers:
+            place.node.replace_input_with(0 if place.node.op_type == "Gather" else 1, dequantized)
 
-    def _dequantize(self, anchor: ir.Node, weight: ir.Value, made: BlockWeight, key: tuple[object, ...]) -> ir.Value:
-        """key[1]: whether the matrix [columns, rows] is the transpose of what is in blocks."""
+    def _dequantize(self, anchor: ir.Node, weight: ir.Value, made: BlockWeight, *, transposed: bool) -> ir.Value:
+        """transposed: the matrix of the model, [columns, rows], is the transpose of what is in blocks."""
         assert weight.const_value is not None
         shape = [int(size) for size in weight.const_value.shape.numpy()]
-        transposed = bool(key[1])
         axis = 0 if transposed else 1
         codes, scale, zero = (array.T if transposed else array for array in (made.codes, made.scale, made.zero))
         blocked = list(shape)
         blocked[axis] = made.scale.shape[1]
-        add = self._rewriter.constant
+        # In the graph of the node: onnxruntime does not load a DequantizeLinear in a body whose integers are outside.
+        add, home = self._rewriter.constant, anchor.graph
         inputs = [
-            add(f"{weight.name}_4bit", self._four_bits(codes, shape), (*key, "values")),
-            add(f"{weight.name}_scale", ir.Tensor(np.ascontiguousarray(scale).reshape(blocked)), (*key, "scale")),
+            add(f"{weight.name}_4bit", self._four_bits(codes, shape), home=home),
+            add(f"{weight.name}_scale", ir.Tensor(np.ascontiguousarray(scale).reshape(blocked)), home=home),
         ]
         if not self._symmetric:
-            inputs.append(add(f"{weight.name}_zero_point", self._four_bits(zero, blocked), (*key, "zero")))
+            inputs.append(add(f"{weight.name}_zero_point", self._four_bits(zero, blocked), home=home))
         dequantized = self._rewriter.before(
             anchor,
             "DequantizeLinear",

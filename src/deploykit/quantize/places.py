@@ -11,7 +11,7 @@ from deploykit.quantize.families import CONTROL_FLOW
 from deploykit.quantize.prepare import drop_unused_initializers, names_in, unique_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 # Their bodies run many times: what does not change belongs before them.
 REPEATING = CONTROL_FLOW - {"If"}
@@ -55,8 +55,14 @@ class Rewriter:
         self._taken = names_in(model)
         self._constants: dict[tuple[object, ...], ir.Value] = {}
 
-    def constant(self, name: str, tensor: ir.TensorProtocol, key: tuple[object, ...] | None = None) -> ir.Value:
-        """An initializer of the main graph, which every body sees; the same one again for the same key."""
+    def constant(
+        self,
+        name: str,
+        tensor: ir.TensorProtocol,
+        key: tuple[object, ...] | None = None,
+        home: ir.Graph | ir.Function | None = None,
+    ) -> ir.Value:
+        """An initializer of `home`, or of the main graph, which every body sees; the same one for the same key."""
         if key is not None and key in self._constants:
             return self._constants[key]
         final = unique_name(self._main, name, self._taken)
@@ -67,7 +73,9 @@ class Rewriter:
             shape=ir.Shape(tensor.shape.numpy()),
             const_value=tensor,
         )
-        self._main.register_initializer(value)
+        graph = self._main if home is None else home
+        assert isinstance(graph, ir.Graph)
+        graph.register_initializer(value)
         if key is not None:
             self._constants[key] = value
         return value
@@ -144,6 +152,18 @@ class Rewriter:
         """Drops the initializers that nothing reads any more, in every graph."""
         for graph in self._model.graphs():
             drop_unused_initializers(graph)
+
+
+def meeting_point(readers: Sequence[Place]) -> ir.Node:
+    """The node before which something is computed that all readers (in graph order) share.
+
+    Inside a body when all of them are in that one, so that a branch that is not taken costs nothing.
+    """
+    anchors = [place.before_loops() for place in readers]
+    if all(anchor.graph is anchors[0].graph for anchor in anchors):
+        return anchors[0]
+    first = readers[0]
+    return first.around[0] if first.around else first.node
 
 
 def constant_reader(value: ir.Value | None) -> bool:

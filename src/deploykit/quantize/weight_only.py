@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -11,12 +11,12 @@ from deploykit.progress import OnProgress, Progress
 from deploykit.quantize import findings as say
 from deploykit.quantize.families import MAC_OPS, RECURRENT
 from deploykit.quantize.folding import fold_weights
-from deploykit.quantize.places import Place, Rewriter, constant_reader, places
+from deploykit.quantize.places import Place, Rewriter, constant_reader, meeting_point, places, shape_of
 from deploykit.quantize.plan import FloatNode, check_exclusions
 from deploykit.quantize.prepare import is_constant, load_float
 from deploykit.quantize.product import counts, written
 from deploykit.quantize.slices import reading, shrinks, to_int8
-from deploykit.quantize.weights import QuantizedWeight, channel_axis
+from deploykit.quantize.weights import channel_axis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,18 +59,16 @@ def quantize_weights(
     rewriting = _Weights(Rewriter(model), whole_tables=whole_tables)
     changed: list[str] = []
     left: list[FloatNode] = []
-    found = list(places(model.graph))
-    for number, place in enumerate(found):
+    for place in places(model.graph):
         node = place.node
         indices = weight_inputs(node)
         reason = why_float(node, indices, exclude, bits=8)
         if reason:
             left.append(FloatNode(node.name or "", node.op_type, reason, place.owner))
         elif indices:
-            rewriting.quantize(place, indices)
+            rewriting.note(place, indices)
             changed.append(node.name or "")
-            on_progress(Progress("quantizing weights", node.name or node.op_type, number + 1, len(found)))
-    rewriting.rewriter.finish()
+    rewriting.run(on_progress)
     return changed, left
 
 
@@ -138,9 +136,12 @@ class _Weights:
     def __init__(self, rewriter: Rewriter, *, whole_tables: bool) -> None:
         self.rewriter = rewriter
         self._whole_tables = whole_tables
-        self._floats: dict[tuple[object, ...], ir.Value] = {}
+        # By weight, axis and whether leading axes are one: the nodes and inputs that read it.
+        self._readers: dict[tuple[object, ...], list[tuple[Place, int]]] = {}
+        self._tables: list[ir.Node] = []
 
-    def quantize(self, place: Place, indices: list[int]) -> None:
+    def note(self, place: Place, indices: list[int]) -> None:
+        """Takes down what is to be quantized."""
         node = place.node
         for index in indices:
             value = node.inputs[index]
@@ -148,47 +149,52 @@ class _Weights:
             if not _worth_it(node, value, index, 8):
                 continue
             if node.op_type == "Gather" and not self._whole_tables:
-                self._gather(node, value)
-            else:
-                node.replace_input_with(index, self._dequantized(place, value, index))
+                self._tables.append(node)
+                continue
+            shape = shape_of(value)
+            # A scale has one axis: two directions of a recurrent layer are stored as twice as many rows.
+            rows = node.op_type in RECURRENT and shape[0] > 1
+            axis = 0 if rows else axis_of(node, index, len(shape))
+            self._readers.setdefault((value, axis, rows), []).append((place, index))
 
-    def _integers(self, value: ir.Value, axis: int | None, *, rows: bool = False) -> tuple[ir.Value, ir.Value]:
+    def run(self, on_progress: OnProgress) -> None:
+        """Carries everything out."""
+        total = len(self._readers) + len(self._tables)
+        for number, ((value, axis, rows), readers) in enumerate(self._readers.items()):
+            assert isinstance(value, ir.Value)
+            on_progress(Progress("quantizing weights", value.name or "", number, total))
+            anchor = meeting_point([place for place, _ in readers])
+            made = self._dequantize(anchor, value, cast("int | None", axis), rows=bool(rows))
+            for place, index in readers:
+                place.node.replace_input_with(index, made)
+        for number, node in enumerate(self._tables):
+            on_progress(Progress("quantizing weights", node.name or "", len(self._readers) + number, total))
+            table = node.inputs[0]
+            assert table is not None
+            self._gather(node, table)
+        self.rewriter.finish()
+
+    def _integers(
+        self, value: ir.Value, axis: int | None, home: ir.Graph | ir.Function | None, *, rows: bool = False
+    ) -> tuple[ir.Value, ir.Value]:
         """The integers and the scales of a weight. rows: leading axes of W [directions, rows, columns] are one."""
-        key = (id(value), axis, rows)
-        known = self.rewriter.known((*key, "values"))
-        if known is None:
+        key = (id(value), axis, rows, home)
+        values, scale = (self.rewriter.known((*key, what)) for what in ("values", "scale"))
+        if values is None or scale is None:
             with reading(value) as weight:
                 found = to_int8(weight.reshape(-1, weight.shape[-1]) if rows else weight, axis)
-            return self._store(value, found, key)
-        scale = self.rewriter.known((*key, "scale"))
-        assert scale is not None
-        return known, scale
-
-    def _store(self, value: ir.Value, found: QuantizedWeight, key: tuple[object, ...]) -> tuple[ir.Value, ir.Value]:
-        add = self.rewriter.constant
-        return (
-            add(f"{value.name}_quantized", ir.Tensor(found.values), (*key, "values")),
-            add(f"{value.name}_scale", ir.Tensor(found.scale), (*key, "scale")),
-        )
-
-    def _dequantized(self, place: Place, value: ir.Value, index: int) -> ir.Value:
-        tensor = value.const_value
-        assert tensor is not None
-        shape = tensor.shape.numpy()
-        axis = axis_of(place.node, index, len(shape))
-        # A scale has one axis: two directions of a recurrent layer are stored as twice as many rows.
-        rows = place.node.op_type in RECURRENT and shape[0] > 1
-        anchor = place.before_loops()
-        key = (id(value), axis, rows, anchor.graph)
-        if key not in self._floats:
-            self._floats[key] = self._dequantize(anchor, value, 0 if rows else axis, rows=rows)
-        return self._floats[key]
+            add = self.rewriter.constant
+            values = add(f"{value.name}_quantized", ir.Tensor(found.values), (*key, "values"), home)
+            scale = add(f"{value.name}_scale", ir.Tensor(found.scale), (*key, "scale"), home)
+        return values, scale
 
     def _dequantize(self, anchor: ir.Node, value: ir.Value, axis: int | None, *, rows: bool) -> ir.Value:
-        integers, scale = self._integers(value, axis, rows=rows)
+        # onnxruntime 1.32 does not load a DequantizeLinear in a body whose integers are outside of it.
+        home = anchor.graph
+        integers, scale = self._integers(value, axis, home, rows=rows)
         assert scale.const_value is not None
         zeros = np.zeros(scale.const_value.shape.numpy(), np.int8)
-        zero = self.rewriter.constant(f"{value.name}_zero_point", ir.Tensor(zeros), (id(value), axis, rows, "zero"))
+        zero = self.rewriter.constant(f"{value.name}_zero_point", ir.Tensor(zeros), home=home)
         attributes = {} if axis is None else {"axis": axis}
         made = self.rewriter.before(
             anchor,
@@ -203,7 +209,7 @@ class _Weights:
             return made
         assert value.const_value is not None
         whole = np.array(value.const_value.shape.numpy(), np.int64)
-        shape = self.rewriter.constant(f"{value.name}_shape", ir.Tensor(whole), (id(value), "shape"))
+        shape = self.rewriter.constant(f"{value.name}_shape", ir.Tensor(whole), home=home)
         shaped = self.rewriter.before(
             anchor, "Reshape", [made, shape], f"{value.name}_directions", dtype=ir.DataType.FLOAT
         )
@@ -215,7 +221,7 @@ class _Weights:
         assert table.const_value is not None
         rank = len(table.const_value.shape)
         axis = node.attributes.get_int("axis", 0) % rank
-        integers, scale = self._integers(table, axis)
+        integers, scale = self._integers(table, axis, None)
         assert scale.const_value is not None
         shape = [-1 if i == axis else 1 for i in range(rank)]
         column = self.rewriter.constant(
