@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from quantize_models import AFFINE, onnx_text, quantized, run, sqnr_db
+from quantize_models import onnx_text, run, sqnr_db
 from search_models import MACS, PLANTED, ROWS, planted_data, planted_model, settings_for
 
 from deploykit import graph
@@ -43,15 +43,62 @@ def test_the_planted_node_is_first_and_the_others_are_harmless(planted):
 
 
 def test_a_level_is_what_quantizing_that_node_by_hand_gives(planted, tmp_path):
+    """With the last node, which alone makes its followers write integers, and whose own noise is taken off."""
     evaluator, model, data = planted
     rows = {row.node: row for row in rank(evaluator, Recipe(), silent)}
     x = np.load(data)["x"].reshape(-1, ROWS, 8)
     feeds = [{"x": sample} for sample in x]
-    made = quantized(model, feeds, AFFINE, method="minmax", exclude=(PLANTED, "last"))
-    assert [node.name for node in made.plan.nodes] == ["wide"]
     reference = np.stack([run(model, feed, optimize=False)["y"] for feed in feeds])
-    found = np.stack([run(made.path, feed)["y"] for feed in feeds])
-    assert rows["wide"].alone_db == pytest.approx(sqnr_db(reference, found), abs=0.01)
+
+    quantizer = StaticQuantizer(model, settings_for(data, method="minmax"), silent)
+
+    def noise(*exclude):
+        graph.save(quantizer.quantize(Recipe(exclude)).model, tmp_path / "made.onnx")
+        found = np.stack([run(tmp_path / "made.onnx", feed)["y"] for feed in feeds])
+        return 10 ** (-sqnr_db(reference, found) / 10)
+
+    assert rows["last"].noise == pytest.approx(noise(PLANTED, "wide"), rel=0.01)
+    assert rows["wide"].noise == pytest.approx(noise(PLANTED) - noise(PLANTED, "wide"), rel=0.01)
+    assert rows[PLANTED].noise == pytest.approx(noise("wide") - noise(PLANTED, "wide"), rel=0.01)
+
+
+def test_the_output_of_a_convolution_is_a_part_of_its_price(tmp_path):
+    """Its rounding is there only where an integer node follows: alone, the convolution would look harmless."""
+    rng = np.random.default_rng(0)
+    spread = (10.0 ** np.linspace(-3, 3, 8)).astype(np.float32).reshape(1, 8, 1, 1)
+    model = onnx_text(
+        """agraph (float[1,4,6,6] x) => (float[1,4,6,6] y) {
+            [loud] c = Conv <kernel_shape=[1,1]> (x, w)
+            n = Div (c, spread)
+            [quiet] y = Conv <kernel_shape=[1,1]> (n, v)
+        }""",
+        tmp_path / "conv.onnx",
+        # Channels of very different size, each with its own scale of weights: what hurts is one scale for the output.
+        w=(rng.normal(size=(8, 4, 1, 1)) * spread.reshape(8, 1, 1, 1)).astype(np.float32),
+        v=rng.normal(size=(4, 8, 1, 1)).astype(np.float32),
+        spread=spread,
+    )
+    np.savez(tmp_path / "x.npz", x=rng.normal(size=(16, 4, 6, 6)).astype(np.float32))
+    settings = settings_for(tmp_path / "x.npz", method="minmax")
+    evaluator = Evaluator(StaticQuantizer(model, settings, silent), settings, tmp_path, silent)
+    assert evaluator.evaluate(Recipe(exclude=("quiet",))).sqnr_db > 30
+    rows = {row.node: row.alone_db for row in rank(evaluator, Recipe(), silent)}
+    assert rows["loud"] < 10
+    assert rows["quiet"] > 30
+
+
+@pytest.mark.parametrize(
+    ("both", "floor", "expected"),
+    [
+        (20.0, 40.0, 20.0436),
+        (30.0, 30.0, 50.0),
+        (29.0, 30.0, 35.8683),
+        (-np.inf, 30.0, -np.inf),
+        (np.inf, 30.0, np.inf),
+    ],
+)
+def test_the_noise_of_the_last_nodes_is_taken_off(both, floor, expected):
+    assert sensitivity._without_floor(both, floor) == pytest.approx(expected, abs=1e-3)
 
 
 def test_shares_are_of_the_products(planted):
@@ -71,7 +118,8 @@ def test_nothing_is_measured_twice(planted):
     evaluator, _, _ = planted
     rank(evaluator, Recipe(), silent)
     spent = evaluator.evaluations
-    assert spent == 7  # all, three alone, three left out
+    # All, the last alone, and three pairs: the last with each of the others is also all but one.
+    assert spent == 5
     again = rank(evaluator, Recipe(), silent)
     assert evaluator.evaluations == spent
     assert again == rank(evaluator, Recipe(exclude=()), silent)

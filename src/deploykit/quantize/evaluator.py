@@ -114,6 +114,20 @@ class Evaluator:
         """Share of the multiply-accumulates that the named nodes do, at the sizes of the first sample; 0 to 1."""
         return macs_share(names, self.macs)
 
+    def without_followers(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of the nodes whose results reach none of the others."""
+        wanted = set(names)
+        found: list[str] = []
+        reaching: set[str] = set()  # all nodes of the main graph that lead to a wanted one
+        for node in reversed(list(self._quantizer.base.graph)):
+            readers = {use.node.name or "" for value in node.outputs for use in value.uses()}
+            leads = bool(readers & (wanted | reaching))
+            if leads:
+                reaching.add(node.name or "")
+            elif node.name in wanted:
+                found.append(node.name)
+        return tuple(reversed(found))
+
     @property
     def labelled(self) -> bool:
         """Whether candidates can be scored on a task."""

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 MEASURED = 160
 # The worst ones are also measured the other way round, and on the task where there are labels.
 WORST = 8
+# The last nodes of a model are quantized in each measurement, when they are at most so many and so quiet (dB).
+MANY_LAST, QUIET = 8, 25.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sensitivity:
     """One node that can be quantized.
 
-    macs_share: of the model's multiply-accumulates. alone_db: SQNR of the worst output with only this node quantized.
+    macs_share: of the model's multiply-accumulates. alone_db: SQNR of the worst output with only this node quantized,
+    its output with it.
     shared: how many nodes were quantized for that measurement. without_db: SQNR with all but this one quantized.
     drop: of the task metric with only this node quantized. None: not measured.
     """
@@ -62,22 +65,41 @@ class Sensitivity:
 def rank(evaluator: Evaluator, recipe: Recipe, on_progress: OnProgress) -> list[Sensitivity]:
     """The nodes that the recipe quantizes, the most sensitive first; equal ones in the model's order.
 
-    Sums of noise predict well what several nodes do together, as each adds its own rounding error; the correction of
+    A convolution writes integers only where an integer node follows, and that rounding is a part of its price. So each
+    node is measured together with the last ones of the model, whose own noise is then taken off. The correction of
     biases is for the whole model, and left out.
     """
     recipe = dataclasses.replace(recipe, bias_correction=False)
     names = evaluator.evaluate(recipe, scored=False).nodes
+    last = _last(evaluator, recipe, names)
+    floor = evaluator.evaluate(_only(recipe, names, last), scored=False).sqnr_db if last else math.inf
     groups = _groups(names)
     found: list[Sensitivity] = []
     for done, group in enumerate(groups):
         on_progress(Progress("ranking nodes", group[0], done, len(groups)))
-        alone = evaluator.evaluate(_only(recipe, names, group), scored=False)
-        found += [
-            Sensitivity(name, evaluator.ops[name], evaluator.share((name,)), alone.sqnr_db, len(group))
-            for name in group
-        ]
+        rest = tuple(name for name in last if name not in group) if set(group).isdisjoint(last) else ()
+        both = evaluator.evaluate(_only(recipe, names, (*group, *rest)), scored=False).sqnr_db
+        level = _without_floor(both, floor) if rest else both
+        found += [Sensitivity(name, evaluator.ops[name], evaluator.share((name,)), level, len(group)) for name in group]
     found.sort(key=lambda row: row.alone_db)
     return [*_closer(evaluator, recipe, names, found[:WORST], on_progress), *found[WORST:]]
+
+
+def _last(evaluator: Evaluator, recipe: Recipe, names: Sequence[str]) -> tuple[str, ...]:
+    """The nodes that no other one follows; none when they are many, or too loud themselves to hear others beside."""
+    last = evaluator.without_followers(names)
+    if len(last) > MANY_LAST or len(last) == len(names):
+        return ()
+    return last if evaluator.evaluate(_only(recipe, names, last), scored=False).sqnr_db >= QUIET else ()
+
+
+def _without_floor(both: float, floor: float) -> float:
+    """The level of one of two independent noises, from that of both and of the other; at most 20 dB above the other."""
+    if not math.isfinite(both):
+        return both
+    noise = 10 ** (-both / 10) - 10 ** (-floor / 10)
+    least = 10 ** (-(floor + 20) / 10)
+    return -10 * math.log10(max(noise, least)) if max(noise, least) > 0 else math.inf
 
 
 def _groups(names: Sequence[str]) -> list[tuple[str, ...]]:
