@@ -116,7 +116,7 @@ def test_bodies_and_shared_weights(tmp_path, target):
 
 
 def test_what_stays_float_says_why(tmp_path):
-    text = """g (float[n,80] x, float[80,80] k, float[1,8,9,9] i, float[t,1,64] s) =>
+    text = """g (float[n,88] x, float[88,80] k, float[1,8,9,9] i, float[t,1,64] s) =>
         (float[n,64] a, float[n,80] b, float[1,8,9,9] c, float[t,1,1,64] d, float[n,16] e) {
         [odd] a = MatMul (x, w)
         [computed] b = MatMul (x, k)
@@ -124,11 +124,11 @@ def test_what_stays_float_says_why(tmp_path):
         [lstm] d = LSTM <hidden_size = 64> (s, wl, rl)
         [small] e = MatMul (x, u)
     }"""
-    shapes = {"w": (80, 64), "v": (8, 8, 3, 3), "wl": (1, 256, 64), "rl": (1, 256, 64), "u": (80, 16)}
+    shapes = {"w": (88, 64), "v": (8, 8, 3, 3), "wl": (1, 256, 64), "rl": (1, 256, 64), "u": (88, 16)}
     path = onnx_text(text, tmp_path / "m.onnx", **{name: normal(*shape) for name, shape in shapes.items()})
     _, facts, _ = made(path, "openvino", exclude=("small",))
     said = {item["node"]: item["message"] for item in facts["findings"] if item["code"] == "DK355"}
-    assert "no multiple of the block size 32" in said["odd"]
+    assert "88 columns are no multiple" in said["odd"]
     assert "no weight" in said["computed"]
     assert "1x1" in said["kernel"]
     assert "int8-weights" in said["lstm"]
@@ -230,3 +230,15 @@ def test_too_little_data_is_said(tmp_path):
     _, facts, _ = made(path, data=data_request(str(folder), "calibration"))
     said = next(item for item in facts["findings"] if item["code"] == "DK393")
     assert "'x' 20 for 96" in said["message"]
+
+
+def test_a_row_that_is_no_multiple_takes_the_next_smaller_block(tmp_path):
+    path = onnx_text(
+        "g (float[n,80] x) => (float[n,64] y) { y = MatMul (x, w) }", tmp_path / "m.onnx", w=normal(80, 64)
+    )
+    out, facts, _ = made(path, "openvino", block_size=128)
+    assert facts["metrics"]["quantized_nodes"] == 1
+    node = next(node for node in onnx.load(out).graph.node if node.op_type == "DequantizeLinear")
+    assert {attribute.name: attribute.i for attribute in node.attribute} == {"axis": 0, "block_size": 16}
+    feeds = {"x": normal(7, 80)}
+    assert sqnr_db(run(path, feeds)["y"], run(out, feeds)["y"]) > 17

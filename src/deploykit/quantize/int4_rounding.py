@@ -60,7 +60,6 @@ class Rounding:
         self._model = model
         self._source = source
         self._settings = settings
-        self._block = settings.block_size
         self._symmetric = form.symmetric
 
     def round(self, sites: Mapping[Key, Sequence[Site]], on_progress: OnProgress) -> dict[Key, BlockWeight]:
@@ -72,17 +71,26 @@ class Rounding:
             if key in made:
                 continue
             if self.method == "hqq" and readers[0].place.node.op_type in {"MatMul", "Gemm"}:
-                made[key] = self._rounded(readers[0], lambda matrix: half_quadratic(matrix, self._block), "hqq")
+                made[key] = self._rounded(
+                    readers[0], lambda matrix, block=readers[0].block: half_quadratic(matrix, block), "hqq"
+                )
             else:
-                made[key] = self._rounded(readers[0], self._to_nearest, "rtn")
+                made[key] = self._to_nearest(readers[0])
             on_progress(Progress("rounding weights", readers[0].place.node.name or "", number + 1, len(sites)))
         if self.method == "hqq" and self.tally.get("hqq"):
             text = "zero points lie between integers: onnxruntime has no fast kernel for that, most so at batch 1"
             self.findings.append(note("DK394", text, hint="--method gptq with --calib DATA keeps them whole"))
         return made
 
-    def _to_nearest(self, matrix: Array) -> BlockWeight:
-        return round_to_nearest(matrix, self._block, symmetric=self._symmetric)
+    def _to_nearest(self, site: Site) -> BlockWeight:
+        return self._rounded(
+            site, lambda matrix: round_to_nearest(matrix, site.block, symmetric=self._symmetric), "rtn"
+        )
+
+    def _by_gptq(self, site: Site, solver: Gptq) -> BlockWeight:
+        return self._rounded(
+            site, lambda matrix: solver.quantize(matrix, site.block, symmetric=self._symmetric), "gptq"
+        )
 
     def _rounded(self, site: Site, rounds: Any, by: str) -> BlockWeight:
         with reading(site.weight) as data:
@@ -116,11 +124,7 @@ class Rounding:
                 for key in readers[tap]:
                     site = sites[key][0]
                     watch(Progress("rounding weights", site.place.node.name or "", len(made), len(sites)))
-                    made[key] = self._rounded(
-                        site,
-                        lambda matrix, by=solver: by.quantize(matrix, self._block, symmetric=self._symmetric),
-                        "gptq",
-                    )
+                    made[key] = self._by_gptq(site, solver)
         if thin:
             worst = max(thin, key=lambda item: item[2] / max(item[1], 1))
             text = f"{len(thin)} of {len(readers)} activations gave fewer vectors than they have columns: {worst[0]!r} "

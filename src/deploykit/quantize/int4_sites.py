@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # The first opset with 4-bit integers and with a DequantizeLinear in blocks.
 INT4_OPSET = 21
+SMALLEST_BLOCK = 16
 # A float32 scale and a zero point of 4 bits.
 BITS_PER_SCALE = 36
 
@@ -49,17 +50,18 @@ FORMS: dict[str, Form] = {
 class Site:
     """A weight in a place, as a matrix [rows, columns] whose columns are summed over.
 
-    transposed: the model has [columns, rows].
+    transposed: the model has [columns, rows]. block: columns that share a scale.
     """
 
     place: Place
     weight: ir.Value
     transposed: bool
+    block: int
 
     @property
     def key(self) -> tuple[object, ...]:
         """The same for all sites of one matrix."""
-        return (id(self.weight), self.transposed)
+        return (id(self.weight), self.transposed, self.block)
 
 
 def find_sites(model: ir.Model, exclude: tuple[str, ...], block: int, form: Form) -> tuple[list[Site], list[FloatNode]]:
@@ -73,8 +75,7 @@ def find_sites(model: ir.Model, exclude: tuple[str, ...], block: int, form: Form
         if reason is None:
             weight = node.inputs[0 if node.op_type == "Gather" else 1]
             assert weight is not None
-            plain = node.op_type == "MatMul" or (node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 0)
-            sites.append(Site(place, weight, transposed=plain))
+            sites.append(Site(place, weight, _is_transposed(node), _block_of(node, shape_of(weight), block, form)))
         elif reason:
             left.append(FloatNode(node.name or "", node.op_type, reason, place.owner))
     return sites, left
@@ -112,13 +113,35 @@ def _why_float_matrix(node: ir.Node, shape: tuple[int, ...], block: int, *, form
             return f"a convolution's 4-bit weights need opset {INT4_OPSET}, and the model has {opset}"
     elif len(shape) != 2:
         return f"its weight has {len(shape)} dimensions, and 4 bits in blocks are for matrices"
-    table = node.op_type == "Gather"
-    if table and node.attributes.get_int("axis", 0) % 2:
+    if node.op_type == "Gather" and node.attributes.get_int("axis", 0) % 2:
         return "it picks columns of its table, and blocks lie along them"
-    plain = node.op_type == "MatMul" or (node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 0)
-    rows, columns = (shape[1], shape[0]) if plain else shape[:2]
-    if (table or node.op_type == "Conv" or not form.contributed) and columns % block:
-        return f"its {columns} columns are no multiple of the block size {block}"
-    if not shrinks(rows * columns, 4, rows * -(-columns // block), BITS_PER_SCALE) or columns < block:
-        return f"its weight of {rows} x {columns} is too small for blocks of {block}"
+    rows, columns = _matrix(node, shape)
+    found = _block_of(node, shape, block, form)
+    if not found:
+        return f"its {columns} columns are no multiple of a block size"
+    if not shrinks(rows * columns, 4, rows * -(-columns // found), BITS_PER_SCALE):
+        return f"its weight of {rows} x {columns} is too small for blocks of {found}"
     return None
+
+
+def _is_transposed(node: ir.Node) -> bool:
+    """Whether the model has the matrix as [columns, rows]."""
+    return node.op_type == "MatMul" or (node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 0)
+
+
+def _matrix(node: ir.Node, shape: tuple[int, ...]) -> tuple[int, int]:
+    return (shape[1], shape[0]) if _is_transposed(node) else (shape[0], shape[1])
+
+
+def _block_of(node: ir.Node, shape: tuple[int, ...], asked: int, form: Form) -> int:
+    """The block size for a weight: the one asked for, or the next smaller one that fits; 0 when none does.
+
+    MatMulNBits pads the last block of a row; elsewhere rows are whole blocks.
+    """
+    columns = _matrix(node, shape)[1]
+    pads = form.contributed and node.op_type in {"MatMul", "Gemm"}
+    while asked >= SMALLEST_BLOCK:
+        if asked <= columns and (pads or columns % asked == 0):
+            return asked
+        asked //= 2
+    return 0
