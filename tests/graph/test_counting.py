@@ -69,6 +69,14 @@ def f32(name, *shape):
             [f32("w", 2, 24, 5), f32("r", 2, 24, 6)],
             7 * 2 * 2 * 4 * 6 * (5 + 6),
         ),
+        # the same with matrices [directions, inputs, gates]
+        (
+            """g (float[7,2,5] x) => (float[a,b,c,d] y) <float s = {1}, int8 z = {0}> {
+                [n] y = com.microsoft.DynamicQuantizeLSTM <hidden_size=6> (x, w, r, , , , , , s, z, s, z)
+            }""",
+            [("w", (1, 5, 24), np.int8), ("r", (1, 6, 24), np.int8)],
+            7 * 2 * 4 * 6 * (5 + 6),
+        ),
         (
             "g (float[7,2,5] x) => (float[a,b,c,d] y) { [n] y = GRU <hidden_size=6> (x, w, r) }",
             [f32("w", 1, 18, 5), f32("r", 1, 18, 6)],

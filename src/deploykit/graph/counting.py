@@ -188,6 +188,7 @@ _FORMULAS: dict[str, Callable[[ir.Node], int]] = {
     "QLinearMatMul": _matmul(0, 3),
     "MatMulNBits": _matmul_nbits,
     "LSTM": _recurrent,
+    "DynamicQuantizeLSTM": _recurrent,  # both matrices transposed, of the same size
     "GRU": _recurrent,
     "RNN": _recurrent,
     "Einsum": _einsum,
