@@ -64,11 +64,12 @@ class Quantized:
 
 @dataclasses.dataclass(slots=True)
 class _Variant:
-    """The float model equalised at one strength, its ranges, and the mean errors of its layers by method."""
+    """The float model equalised at one strength, its ranges and the mean errors of its layers by method."""
 
     model: ir.Model
     measured: Measured
     unseen: set[str]
+    ranges: dict[str, Ranges] = dataclasses.field(default_factory=dict)
     errors: dict[str, dict[str, Array]] = dataclasses.field(default_factory=dict)
 
 
@@ -100,7 +101,9 @@ class StaticQuantizer:
         variant = self._variant(asked)
         model = variant.model.clone()
         method = recipe.method or variant.measured.ranges.method
-        ranges = variant.measured.with_method(method)  # type: ignore[arg-type]
+        if method not in variant.ranges:  # thresholds of some methods take as long as the rewriting
+            variant.ranges[method] = variant.measured.with_method(method)  # type: ignore[arg-type]
+        ranges = variant.ranges[method]
         plan = make_plan(model, self.scheme, exclude=recipe.exclude, unseen=variant.unseen)
         saturating: dict[str, float] = {}
         corrected: list[str] = []

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 # Evaluations to spend on putting nodes back.
 RESTORES = 24
-# Of how many methods the nodes are left out one by one.
-FINALISTS = 2
 SMOOTHING = 0.5
+# SmoothQuant moves range from activations into the weights of these, and calibrates again: where they do at least this
+# share of the work.
+SMOOTHED, SMOOTHED_SHARE = frozenset({"MatMul", "Gemm"}), 1 / 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,8 +73,11 @@ class Search:
         candidates = self._methods(plain)
         best = next(filter(self.meets, candidates), None)
         if best is None:
-            self._ranking = rank(self._evaluator, candidates[0].recipe, self._on_progress)
-            best = self._leave_nodes(candidates)
+            recipe = candidates[0].recipe
+            self._ranking = rank(self._evaluator, recipe, self._on_progress)
+            order = [row.node for row in sorted(self._ranking, key=lambda row: -_ratio(row))]
+            best = self._shortest_prefix(recipe, order)
+            best = None if best is None else self._put_back(best)
         if best is not None:
             best = self._confirmed(best)
         return self._outcome(plain, best)
@@ -120,7 +124,9 @@ class Search:
             others = [method for method in METHODS if method != "auto"]
             found += [self._try(method, dataclasses.replace(self._start, method=method)) for method in others]
         best = _best(found).recipe
-        if asked.smooth_quant is None and any(self._evaluator.ops[name] in _SMOOTHED for name in plain.nodes):
+        smoothed = [name for name in plain.nodes if self._evaluator.ops[name] in SMOOTHED]
+        helps = asked.smooth_quant is None and self._evaluator.share(smoothed) >= SMOOTHED_SHARE
+        if helps and asked.calibrates:
             found.append(self._try("SmoothQuant", dataclasses.replace(best, smooth_quant=SMOOTHING)))
         if not asked.bias_correction:
             best = _best(found).recipe
@@ -128,18 +134,6 @@ class Search:
         # Of several ways to the same model the first: it takes the fewest options.
         distinct = {score.model: score for score in reversed(found)}
         return sorted((score for score in found if distinct[score.model] is score), key=_badness)
-
-    def _leave_nodes(self, candidates: Sequence[Score]) -> Score | None:
-        by_work = sorted(self._ranking, key=lambda row: -_ratio(row))
-        by_noise = self._ranking
-        found: list[Score] = []
-        for number, start in enumerate(candidates[:FINALISTS]):
-            orders = (by_work, by_noise) if number == 0 else (by_work,)
-            made = [self._shortest_prefix(start.recipe, [row.node for row in order]) for order in orders]
-            found += [score for score in made if score is not None]
-        if not found:
-            return None
-        return self._put_back(max(found, key=lambda score: (score.macs_share, score.sqnr_db)))
 
     def _shortest_prefix(self, recipe: Recipe, order: Sequence[str]) -> Score | None:
         """Leaves out as few of the first nodes of the order as it takes, by bisection."""
@@ -181,10 +175,6 @@ class Search:
             score = self._evaluator.confirm(_without(best.recipe, order[:count]))
             count *= 2
         return score if self.meets(score) else None
-
-
-# SmoothQuant moves range from activations into the weights of these.
-_SMOOTHED = frozenset({"MatMul", "Gemm"})
 
 
 def _without(recipe: Recipe, names: Sequence[str]) -> Recipe:
