@@ -88,11 +88,18 @@ def test_auto_keeps_the_whole_range_where_clipping_gains_nothing():
 
 
 def test_auto_clips_where_it_measurably_helps():
-    histogram = histogram_of(np.append(RNG.normal(size=100_000), 200.0))
+    histogram = histogram_of(np.append(RNG.normal(size=1_000_000), 200.0))
     found = choose_interval(histogram, "auto", symmetric=True)
     full = choose_interval(histogram, "minmax", symmetric=True)
     assert found.method != "minmax"
     assert quantization_loss(histogram, found) < 0.8 * quantization_loss(histogram, full)
+
+
+def test_auto_weighs_what_it_clips_more_than_what_it_rounds():
+    histogram = histogram_of(np.append(RNG.normal(size=100_000), RNG.normal(scale=30, size=200)))
+    auto, mse = (choose_interval(histogram, method, symmetric=True) for method in ("auto", "mse"))
+    full = choose_interval(histogram, "minmax", symmetric=True)
+    assert mse.high < auto.high <= full.high
 
 
 def test_union_names_both_methods():

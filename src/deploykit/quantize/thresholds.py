@@ -7,6 +7,7 @@ signed and the affine form of the same histogram give one range each.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,11 +23,13 @@ METHODS: tuple[Method, ...] = ("auto", "minmax", "percentile", "entropy", "mse",
 PERCENTILE = 99.99
 LEVELS = 256
 CANDIDATES = 80
+# What `auto` counts an error beyond the range as, against one of rounding: rounding errors differ in sign and mostly
+# cancel in the sums that follow, those of clipping do not. Of 1, 4, 16, 64 and 256 this was the best over PP-OCR rec,
+# digits and MNIST together (SQNR of the outputs with 8 to 64 samples; 14.1 instead of 13.0 dB on rec with 32).
+CLIPPING = 4.0
 ENTROPY_CANDIDATES = 40
 # `auto` clips only where that is measurably better: a range that clips nothing wins ties.
 AUTO_MARGIN = 0.95
-# What `auto` tries besides the whole range; `entropy` looks for something else than a small error, and costs the most.
-AUTO = ("percentile", "mse")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,12 +93,15 @@ class _Curve:
         moments = np.stack([counts, counts * self.centers, counts * self.centers**2])
         self._sums = np.concatenate([np.zeros((3, 1)), np.cumsum(moments, axis=1)], axis=1)
 
-    def loss(self, interval: Interval) -> float:
+    def loss(self, interval: Interval, *, clipping: float = 1.0) -> float:
         """Mean squared error of one range."""
-        return float(self.losses(np.array([interval.low]), np.array([interval.high]))[0])
+        return float(self.losses(np.array([interval.low]), np.array([interval.high]), clipping=clipping)[0])
 
-    def losses(self, lows: Array, highs: Array) -> Array:
-        """Mean squared quantization error for each range lows[i]..highs[i] (shape [candidates])."""
+    def losses(self, lows: Array, highs: Array, *, clipping: float = 1.0) -> Array:
+        """Mean squared quantization error for each range lows[i]..highs[i] (shape [candidates]).
+
+        clipping: weight of the errors of what lies beyond the range.
+        """
         scale = np.maximum((highs - lows) / (LEVELS - 1), np.finfo(np.float64).tiny)[:, None]
         zero = np.round(-lows[:, None] / scale)
         values = (np.arange(LEVELS) - zero) * scale
@@ -104,16 +110,27 @@ class _Curve:
         places = np.empty((len(lows), LEVELS + 1), np.int64)
         places[:, 0], places[:, -1] = 0, self.centers.size
         places[:, 1:-1] = np.searchsorted(self.centers, borders)
-        zeroth, first, second = np.diff(self._sums[:, places], axis=2)
-        errors: Array = (second - 2 * values * first + values**2 * zeroth).sum(axis=1)
+        errors: Array = self._squares(places, values).sum(axis=1)
+        if clipping != 1.0:
+            ends = np.zeros((len(lows), 2), np.int64)
+            ends[:, 1] = np.searchsorted(self.centers, values[:, 0])
+            errors += (clipping - 1.0) * self._squares(ends, values[:, :1])[:, 0]
+            ends[:, 0], ends[:, 1] = np.searchsorted(self.centers, values[:, -1]), self.centers.size
+            errors += (clipping - 1.0) * self._squares(ends, values[:, -1:])[:, 0]
         return np.maximum(errors, 0.0) / self.total
+
+    def _squares(self, places: Array, values: Array) -> Array:
+        """Sums of (centre - values[k])**2 over the bins from places[k] to places[k + 1]."""
+        zeroth, first, second = np.diff(self._sums[:, places], axis=2)
+        return np.asarray(second - 2 * values * first + values**2 * zeroth)
 
 
 def _auto(curve: _Curve, full: Interval, *, symmetric: bool) -> Interval:
-    best, best_loss = full, curve.loss(full) * AUTO_MARGIN
-    for method in AUTO:
-        candidate = _clipping(curve, method, symmetric=symmetric)
-        loss = curve.loss(candidate)
+    best, best_loss = full, curve.loss(full, clipping=CLIPPING) * AUTO_MARGIN
+    for method, search in AUTO.items():
+        found = search(curve, symmetric).shaped(symmetric=symmetric)
+        candidate = dataclasses.replace(found, method=method)
+        loss = curve.loss(candidate, clipping=CLIPPING)
         if loss < best_loss:
             best, best_loss = candidate, loss
     return best
@@ -151,26 +168,26 @@ def _clipped(histogram: Histogram, limits: Array, symmetric: bool) -> tuple[Arra
     return np.maximum(min(histogram.minimum, 0.0), -limits), np.minimum(max(histogram.maximum, 0.0), limits)
 
 
-def _mse(curve: _Curve, symmetric: bool) -> Interval:
+def _mse(curve: _Curve, symmetric: bool, clipping: float = 1.0) -> Interval:
     """The range with the smallest mean squared error: a geometric grid of limits, then either end alone."""
     histogram = curve.histogram
     largest = max(abs(histogram.minimum), abs(histogram.maximum))
     limits = largest * np.geomspace(1.0, 1 / 256, CANDIDATES)
     lows, highs = _clipped(histogram, limits, symmetric)
-    best = int(np.argmin(curve.losses(lows, highs)))
+    best = int(np.argmin(curve.losses(lows, highs, clipping=clipping)))
     low, high = float(lows[best]), float(highs[best])
     if symmetric:
         fine = limits[best] * np.linspace(0.94, 1.06, 13)
         low_, high_ = _clipped(histogram, np.minimum(fine, largest), symmetric)
-        best = int(np.argmin(curve.losses(low_, high_)))
+        best = int(np.argmin(curve.losses(low_, high_, clipping=clipping)))
         return Interval(float(low_[best]), float(high_[best]))
     shrink = np.linspace(1.0, 0.4, 31)
     if low < 0:
         lows = low * shrink
-        low = float(lows[np.argmin(curve.losses(lows, np.full_like(lows, high)))])
+        low = float(lows[np.argmin(curve.losses(lows, np.full_like(lows, high), clipping=clipping))])
     if high > 0:
         highs = high * shrink
-        high = float(highs[np.argmin(curve.losses(np.full_like(highs, low), highs))])
+        high = float(highs[np.argmin(curve.losses(np.full_like(highs, low), highs, clipping=clipping))])
     return Interval(low, high)
 
 
@@ -220,4 +237,9 @@ _METHODS: dict[str, Callable[[_Curve, bool], Interval]] = {
     "percentile": _percentile,
     "entropy": _entropy,
     "mse": _mse,
+}
+# What `auto` tries besides the whole range; `entropy` looks for something else than a small error, and costs the most.
+AUTO: dict[str, Callable[[_Curve, bool], Interval]] = {
+    "percentile": _percentile,
+    "mse": functools.partial(_mse, clipping=CLIPPING),
 }
