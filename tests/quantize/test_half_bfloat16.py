@@ -70,6 +70,7 @@ def test_what_runs_bfloat16_agrees_with_the_reference_evaluator_of_onnx(tmp_path
     expected = ReferenceEvaluator(str(out)).run(None, {"x": x})[0].astype(np.float32)
     runtime, _ = open_bfloat16(out)
     rounding = RoundingRuntime(out)
+    assert runtime is not None
     for engine in (runtime, rounding):
         found = engine.predict({"x": x})["y"]
         assert found.dtype == BFLOAT16.array
@@ -172,3 +173,14 @@ def test_weights_are_rounded_to_nearest(tmp_path):
     found = model.graph.initializers["w"]
     assert found.dtype == ir.DataType.BFLOAT16
     assert found.const_value.numpy().astype(np.float32)[0].tolist() == [1.0, 1.0 + 2**-7]
+
+
+def test_a_model_that_nothing_here_runs_is_said_to_be_unproven(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise ModelError("no kernel", code="DK201")
+
+    monkeypatch.setattr(half_engine, "RoundingRuntime", refuse)
+    monkeypatch.setattr(half_engine.lazy, "installed", lambda name: False)
+    runtime, said = open_bfloat16(tmp_path / "m.onnx")
+    assert runtime is None
+    assert [(finding.code, finding.severity) for finding in said] == [("DK316", "warning")]

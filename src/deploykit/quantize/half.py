@@ -109,14 +109,14 @@ class _Converter:
             ):
                 reason = "" if node.inputs[0] is not None and not is_single(node.inputs[0]) else None
             self._single.update(value for value in node.outputs if is_single(value))
-            touched = found.any
+            touched, has_floats = found.any, any(is_single(v) for v in (*node.inputs, *node.outputs))
             if reason is not None or "sparse_value" in node.attributes:
-                if touched and reason:
+                if reason and (touched or has_floats):
                     self._result.islands.append((node.name or "", node.op_type, reason))
                 found = Signature((False,) * len(node.inputs), (False,) * len(node.outputs))
             elif touched and node.op_type not in CONTROL_FLOW | {"Constant"}:
                 self._result.converted.append(node.name or "")
-            elif not touched and any(is_single(v) for v in (*node.inputs, *node.outputs)):
+            elif not touched and has_floats:
                 self._result.islands.append(
                     (node.name or "", node.op_type, f"its definition has no {self._form.title}")
                 )

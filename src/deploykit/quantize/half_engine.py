@@ -15,7 +15,7 @@ from deploykit.errors import DeploykitError
 from deploykit.quantize.families import CONTROL_FLOW
 from deploykit.quantize.half_formats import BFLOAT16, HalfFormat
 from deploykit.quantize.prepare import names_in, unique_name
-from deploykit.report import Finding, note
+from deploykit.report import Finding, note, warning
 from deploykit.runtime import Runtime, RuntimeOptions, open_runtime
 from deploykit.target import get_target, resolve
 
@@ -28,11 +28,11 @@ _CAPABILITY = "BF16"
 _OUTLINE = 300
 
 
-def open_bfloat16(path: Path) -> tuple[Runtime, list[Finding]]:
+def open_bfloat16(path: Path) -> tuple[Runtime | None, list[Finding]]:
     """The model in an engine that computes in bfloat16, or in one that rounds to it after every operator.
 
-    Returns the runtime (its `execution` says which it is) and what is to be said. Call it in a worker.
-    Raises what onnxruntime's runtime does when it does not take the model either.
+    Returns the runtime (its `execution` says which it is; None when neither takes the model) and what is to be said.
+    Call it in a worker.
     """
     why = _why_not_openvino()
     if why is None:
@@ -42,7 +42,11 @@ def open_bfloat16(path: Path) -> tuple[Runtime, list[Finding]]:
             why = f"OpenVINO does not take the model ({' '.join(str(problem).split())[:_OUTLINE]})"
         else:
             return runtime, []
-    simulated = RoundingRuntime(path)
+    try:
+        simulated = RoundingRuntime(path)
+    except DeploykitError as problem:
+        text = f"the bfloat16 model was not run: {why}, and onnxruntime does not simulate it ({problem})"
+        return None, [warning("DK316", text, hint="deploykit validate, where an engine runs it")]
     text = f"bfloat16 was simulated: {why}; {simulated.engine} computed in float32 and rounded every result to bfloat16"
     hint = "" if lazy.installed("openvino") else f"{get_target(ENGINE).install} on a CPU with bfloat16 instructions"
     return simulated, [note("DK316", text, hint=hint)]

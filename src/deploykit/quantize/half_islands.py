@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from deploykit.quantize.families import CONTROL_FLOW
 from deploykit.quantize.half_formats import FLOAT16, Magnitudes, magnitudes
-from deploykit.quantize.half_rules import is_single
+from deploykit.quantize.half_rules import TYPED_BY_ATTRIBUTE, is_single
 from deploykit.quantize.prepare import constant_of, is_constant
 
 if TYPE_CHECKING:
@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
     from deploykit.quantize.half_formats import HalfFormat
 
-# An attribute, not an input, decides their output type; they are cheap, so they stay as they are and a Cast follows.
-_TYPED = (
-    "Bernoulli BlackmanWindow EyeLike HammingWindow HannWindow MelWeightMatrix Multinomial RandomNormal "
-    "RandomNormalLike RandomUniform RandomUniformLike"
-)
-TYPED_BY_ATTRIBUTE = frozenset(_TYPED.split())
 # A value beyond the range of half stays beyond it through these.
 _CARRIES = (
     "Add Cast Clip Concat Div Expand Flatten Gather Identity Max Min Mul Neg Pad Relu Reshape Slice Split Squeeze "

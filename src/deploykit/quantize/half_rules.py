@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
     from deploykit.quantize.half_formats import HalfFormat
 
+# An attribute, not an input, decides their output type; they are cheap, so they stay as they are and a Cast follows.
+_TYPED = (
+    "Bernoulli BlackmanWindow EyeLike HammingWindow HannWindow MelWeightMatrix Multinomial RandomNormal "
+    "RandomNormalLike RandomUniform RandomUniformLike"
+)
+TYPED_BY_ATTRIBUTE = frozenset(_TYPED.split())
 # onnxruntime's kernels want these inputs in float32, whatever the schema allows (Resize: roi and scales).
 FLOAT_INPUTS: dict[str, frozenset[int]] = {"Resize": frozenset({1, 2})}
 _SINGLE = "tensor(float)"
@@ -124,7 +130,7 @@ def opset_for(model: ir.Model, form: HalfFormat) -> int:
     """
     wanted = current = model.opset_imports.get("", 0)
     newest = max(current, min(NEWEST, onnx.defs.onnx_opset_version()))
-    for op in {node.op_type for node in model.graph.all_nodes() if not node.domain}:
+    for op in {node.op_type for node in model.graph.all_nodes() if not node.domain} - TYPED_BY_ATTRIBUTE:
         if _halves(op, current, form):
             continue
         wanted = max(wanted, next((v for v in range(current, newest + 1) if _halves(op, v, form)), 0))

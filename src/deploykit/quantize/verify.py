@@ -42,13 +42,17 @@ def verify_job(
     paths = Path(reference), Path(candidate)
     stochastic = stochastic_nodes(paths[0])
     if stochastic:
-        loaded, _ = _open_candidate(paths[1], precision)
+        loaded, about = _open_candidate(paths[1], precision)
+        if loaded is None:
+            return _not_compared(*about)
         loaded.close()
         engine = loaded.engine.partition(" ")[0]
         text = f"the model is stochastic ({stochastic[0]}): {engine} loads the result, its outputs were not compared"
         return _not_compared(warning("DK373", text, hint="fix the seed attribute, and outputs can be compared"))
-    first = open_runtime(paths[0], RuntimeOptions(optimize=False))
     second, about = _open_candidate(paths[1], precision)
+    if second is None:
+        return _not_compared(*about)
+    first = open_runtime(paths[0], RuntimeOptions(optimize=False))
     try:
         dataset, held = verification_data(data, paths[0])
         refusal = _refusal(first, dataset, data)
@@ -86,7 +90,8 @@ def _with_way_out(finding: dict[str, Any], precision: str) -> dict[str, Any]:
     return {**finding, "hint": hint}
 
 
-def _open_candidate(path: Path, precision: str) -> tuple[Runtime, list[Finding]]:
+def _open_candidate(path: Path, precision: str) -> tuple[Runtime | None, list[Finding]]:
+    """The result in the engine that runs it, and what is to be said about that; None when no engine here does."""
     if precision != BFLOAT:
         return open_runtime(path), []
     from deploykit.quantize.half_engine import open_bfloat16
@@ -131,14 +136,14 @@ def verification_data(data: Mapping[str, Any], model: Path) -> tuple[Dataset, fr
     return dataset, held_out(dataset, data)
 
 
-def _not_compared(finding: Finding) -> dict[str, Any]:
+def _not_compared(*findings: Finding) -> dict[str, Any]:
     return {
         "outputs": [],
         "samples": 0,
         "accuracy": None,
         "execution": "none",
         "engines": {},
-        "findings": [finding.as_dict()],
+        "findings": [finding.as_dict() for finding in findings],
         "held_out": False,
     }
 
@@ -164,8 +169,10 @@ def accuracy_job(
 def _bfloat16_accuracy(
     reference: Path, candidate: Path, data: dict[str, Any], metric: str, on_progress: OnProgress
 ) -> dict[str, Any] | None:
-    first = open_runtime(reference, RuntimeOptions(optimize=False))
     second, _ = _open_candidate(candidate, BFLOAT)
+    if second is None:  # which the comparison has said already
+        return None
+    first = open_runtime(reference, RuntimeOptions(optimize=False))
     try:
         inputs, _ = graph.interface(graph.load(reference))
         dataset = open_request(data, inputs, reference)  # type: ignore[arg-type]
