@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 OUT = ROOT / "benchmarks" / "quantization.json"
 WORK = CACHE / "work"
 LIMIT_S = 1500
+FOLDERS = re.compile(r"(/[^\s/\"']+)+/(?=[^\s/])")  # of this machine, in messages
 ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
 FLOAT = "float"
 # What `quantize` fails with when the result is made and is not good enough: outputs, accuracy.
@@ -110,14 +111,13 @@ def reason(stdout: str, stderr: str) -> str:
         errors = [finding for finding in report["findings"] if finding["severity"] == "error"]
         errors += [report["error"]] if report.get("error") else []
         return "; ".join(f"{found.get('code')}: {_last(found['message'])}" for found in errors)[:400]
-    lines = [line.strip() for line in (stderr.strip() or stdout.strip()).splitlines()]
-    return " | ".join(lines[-3:])[-400:]
+    return FOLDERS.sub("", _last(stderr.strip() or stdout.strip()))[-400:]
 
 
 def _last(message: str) -> str:
     """A message, or what a traceback in it comes to."""
     if "Traceback" not in message:
-        return message
+        return FOLDERS.sub("", message)
     named = [line.strip() for line in message.splitlines() if ERROR.match(line.strip())]
     return named[-1] if named else message.strip().splitlines()[-1]
 
@@ -226,10 +226,15 @@ def load() -> dict[str, Any]:
     return json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {}
 
 
+def shown(model: Model) -> str | None:
+    """The metric without the folder of a function's file."""
+    return model.metric and model.metric.rpartition("/")[2]
+
+
 def keep(name: str, recipe: str, row: dict[str, Any]) -> None:
     """Writes one cell; what others wrote meanwhile stays."""
     results = load()
-    entry = results.setdefault(name, {"metric": MODELS[name].metric, "data": MODELS[name].data, "cells": {}})
+    entry = results.setdefault(name, {"metric": shown(MODELS[name]), "data": MODELS[name].data, "cells": {}})
     entry["cells"][recipe] = row
     order = [FLOAT, *OURS, *PEERS]
     entry["paired"] = paired(WORK / slug(name))
@@ -265,8 +270,8 @@ def main() -> None:
                 continue
             row = cell(recipe, name, folder)
             keep(name, recipe, row)
-            shown = row.get("failed") or f"{row['value']} {row['sqnr_db']} dB, int8 MACs {row['int8_macs']}"
-            print(f"{name:16} {recipe:28} {shown}", flush=True)
+            said = row.get("failed") or f"{row['value']} {row['sqnr_db']} dB, int8 MACs {row['int8_macs']}"
+            print(f"{name:16} {recipe:28} {said}", flush=True)
 
 
 if __name__ == "__main__":
