@@ -166,6 +166,26 @@ def test_what_half_precision_is_for_is_said_where_it_is_not_faster(shared_model,
     assert report.metrics["size_ratio"] < 0.51
 
 
+def test_overflow_that_onnxruntime_hides_is_a_warning_without_data_and_gone_with_it(tmp_path):
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[n,4] x) => (float[n,4] y) {
+            a = Mul (x, thousand)  b = Mul (a, thousand)  y = Div (b, million)
+        }"""
+    )
+    for name, value in {"thousand": 1000.0, "million": 60000.0}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32([value]), name))
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=RNG.normal(size=(16, 3, 4)).astype(np.float32))
+    blind = deploykit.quantize(tmp_path / "m.onnx", output=tmp_path / "blind.onnx", precision="fp16")
+    assert "DK319" in {finding.code for finding in blind.findings if finding.severity == "warning"}
+    seen = deploykit.quantize(
+        tmp_path / "m.onnx", output=tmp_path / "seen.onnx", precision="fp16", calib=str(tmp_path / "x.npz")
+    )
+    assert seen.exit_code == 0
+    assert {finding.op for finding in seen.findings if finding.code == "DK370"} == {"Mul", "Div"}
+    assert "DK319" not in {finding.code for finding in seen.findings}
+
+
 @pytest.mark.slow
 def test_power_spectra_stay_in_float_where_the_data_is_quiet(shared_model, tmp_path):
     """dnsmos takes the logarithm of powers down to 1e-12, which half precision rounds to 0."""

@@ -201,7 +201,7 @@ def about_refinement(found: Refinement | None, form: HalfFormat) -> list[Finding
         f"{was}, and no quarter of the nodes in float32 brings it below 1 ({found.after:.3g} with the costliest; "
         f"{found.evaluations} evaluations); the costliest: {names}"
     )
-    return [warning("DK319", text, hint="--eval DATA shows what it costs in accuracy, if anything")]
+    return [warning("DK318", text, hint="--eval DATA shows what it costs in accuracy, if anything")]
 
 
 def about_speed() -> Finding:
