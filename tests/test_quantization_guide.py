@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -55,3 +56,32 @@ def test_options_of_metrics_in_the_text_are_taken():
     assert len(named) >= 5
     for name in named:
         make_metric(name)
+
+
+def cell(value, sqnr, share=1.0, **more):
+    facts = {"value": value, "unit": "%", "higher_is_better": True, "sqnr_db": sqnr, "int8_macs": share}
+    return {**facts, "size_ratio": 0.3, "took": {"said": more}}
+
+
+def test_the_summary_names_the_peers_that_are_better_beyond_chance(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "docs"))
+    from quantization_page import page
+
+    cells = {
+        "float": cell(99.0, None, 0.0),
+        "int8 auto": cell(90.0, 15.0, refused="DK401: SQNR 15 dB"),
+        "onnxruntime minmax U8S8": cell(98.0, 30.0),
+        "onnxruntime entropy U8S8": cell(95.0, 25.0),
+        "NNCF PTQ": cell(98.5, 31.0, share=0.5),  # better, but with half of the work left in float
+        "NNCF accuracy control": {"failed": "TypeError: no"},
+    }
+    p = {"onnxruntime minmax U8S8": 0.01, "onnxruntime entropy U8S8": 0.2, "NNCF PTQ": 0.001}
+    data, text = tmp_path / "data.json", tmp_path / "text.md"
+    data.write_text(json.dumps({"m": {"metric": "top1", "data": "d", "cells": cells, "paired": {"int8 auto": p}}}))
+    text.write_text("<!-- table -->\n")
+    lines = page(text, data).splitlines()
+    assert lines[2] == ("| m | top1 | 99 | 90 (refused) |  | 98 (100%) | 98.5 (50%) | onnxruntime minmax U8S8 |")
+    assert "| NNCF accuracy control | failed: TypeError: no | | | | | |" in lines
+    cells["int8 auto"] = cell(99.0, 40.0)  # nothing is lost
+    data.write_text(json.dumps({"m": {"metric": "top1", "data": "d", "cells": cells, "paired": {"int8 auto": p}}}))
+    assert page(text, data).splitlines()[2].endswith("| - |")
