@@ -52,7 +52,8 @@ def _schemes() -> list[str]:
         scheme = target.scheme
         if scheme is None or "int8" not in target.precisions:
             continue
-        ranged = ", reduced range" if scheme.reduce_range else ""
+        # Not scheme.reduce_range: that is what the CPU here asks for.
+        ranged = ", reduced range where it saturates" if scheme.activation == "uint8" else ""
         cells = (
             name,
             scheme.activation,

@@ -27,8 +27,8 @@ class QuantizationScheme:
     """How INT8 is to look in the ONNX so that the target fuses it.
 
     activation: integer type of activations. symmetric_activations: zero point 0 (int8) instead of a fitted one.
-    per_channel: a scale for each output channel of a weight. reduce_range: weights of 7 bits, so that pairs of products
-    do not saturate at 16 bits on CPUs without VNNI.
+    per_channel: a scale for each output channel of a weight. reduce_range: weights of 7 bits in the layers where pairs
+    of products would saturate at 16 bits, as on CPUs without VNNI.
     quantize_bias: int32 bias as Q/DQ; False leaves it float, which TensorRT and Core ML want.
     quantize_residual: both inputs of an Add get their own Q/DQ.
     operators: op types whose inputs are quantized; others stay float.

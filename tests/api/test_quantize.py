@@ -114,10 +114,13 @@ def test_convtranspose_channels_keep_their_own_scale(shared, tmp_path):
     assert np.all(error <= 0.005 * np.abs(original).max(axis=(0, 2, 3)))
 
 
-def test_pair_sums_do_not_saturate_int16_in_the_onnxruntime_scheme(shared, tmp_path):
+def test_pair_sums_do_not_saturate_int16_for_a_cpu_without_vnni(shared, tmp_path, deploykit_cli):
     out = tmp_path / "out.onnx"
     calib = calibration_of(shared, "u8s8_saturation", tmp_path / "calib")
-    deploykit.quantize(shared / "cases" / "u8s8_saturation.onnx", output=out, precision="int8", calib=calib)
+    model = shared / "cases" / "u8s8_saturation.onnx"
+    made = deploykit_cli("quantize", model, "--calib", calib, "-o", out, "--precision", "int8", DEPLOYKIT_VNNI="0")
+    assert made.code == 0
+    assert json.loads(Path(f"{out}.deploykit.json").read_text())["options"]["scheme"]["reduce_range"] is True
     arrays = [onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(out).graph.initializer]
     weight = next(array for array in arrays if array.ndim == 2).astype(np.int32)
     pairs_ = 255 * (weight[0::2] + weight[1::2])

@@ -87,7 +87,7 @@ def shared_parameters(plan: Plan, ranges: Ranges, scheme: QuantizationScheme) ->
 
 
 class Inserter:
-    """Rewrites one model in place; what it did is in `saturating`."""
+    """Rewrites one model in place; `saturating`: nodes whose pair sums exceed int16; `reduced`: with 7-bit weights."""
 
     def __init__(
         self, model: ir.Model, plan: Plan, scheme: QuantizationScheme, parameters: Mapping[str, Parameters]
@@ -97,12 +97,12 @@ class Inserter:
         self._plan = plan
         self._scheme = scheme
         self._taken = names_in(model)
-        self._bits = 7 if scheme.reduce_range else 8
         self._parameters = parameters
         self._constants: dict[tuple[str, str], ir.Value] = {}
         self._weights: dict[tuple[object, ...], ir.Value] = {}
         self._first = self._graph[0]
         self.saturating: dict[str, float] = {}
+        self.reduced: list[str] = []
 
     def run(self) -> None:
         """Inserts everything that the plan names, in graph order."""
@@ -181,14 +181,15 @@ class Inserter:
         weight = constant_of(value)
         assert weight is not None
         axis = weighting.channel_axis(node, index, weight.ndim) if self._scheme.per_channel else None
-        scale = weighting.weight_scale(weight, axis, bits=self._bits)
-        if bias is not None and index == 1 and _is_per_channel(bias, scale):
-            scale = weighting.fit_scale_to_bias(scale, step, bias)
+        found, share = self._quantized(node, index, weight, axis, step, bias, bits=8)
+        if share > 0 and self._scheme.reduce_range:
+            found, share = self._quantized(node, index, weight, axis, step, bias, bits=7)
+            self.reduced.append(node.name or "")
+        if share > 0:
+            self.saturating[node.name or ""] = share
+        scale = found.scale
         # One initializer may feed nodes that see other axes, or whose biases ask for other scales.
         key = (value.name, axis, scale.tobytes())
-        found = weighting.quantize_weight(weight, scale, axis, bits=self._bits)
-        if self._scheme.activation == "uint8":
-            self._note_saturation(node, found)
         if key not in self._weights:
             self._weights[key] = self._dequantized_weight(value, found)
         node.replace_input_with(index, self._weights[key])
@@ -230,7 +231,17 @@ class Inserter:
         self._graph.insert_before(self._first, [dequantize])
         node.replace_input_with(2, dequantize.outputs[0])
 
-    def _note_saturation(self, node: ir.Node, weight: weighting.QuantizedWeight) -> None:
+    def _quantized(
+        self, node: ir.Node, index: int, weight: Array, axis: int | None, step: float, bias: Array | None, *, bits: int
+    ) -> tuple[weighting.QuantizedWeight, float]:
+        """The weight in so many bits, and the share of int16 pair sums that saturate on CPUs without VNNI."""
+        scale = weighting.weight_scale(weight, axis, bits=bits)
+        if bias is not None and index == 1 and _is_per_channel(bias, scale):
+            scale = weighting.fit_scale_to_bias(scale, step, bias)
+        found = weighting.quantize_weight(weight, scale, axis, bits=bits)
+        return found, self._saturating_share(node, found) if self._scheme.activation == "uint8" else 0.0
+
+    def _saturating_share(self, node: ir.Node, weight: weighting.QuantizedWeight) -> float:
         """How many int16 pair sums a typical large activation overflows on CPUs without VNNI."""
         source = node.inputs[0]
         pair = source.producer() if source is not None else None
@@ -238,12 +249,10 @@ class Inserter:
             source = pair.inputs[0]
             pair = source.producer() if source is not None else None
         if source is None or self._plan.group(source.name or "") not in self._parameters:
-            return
+            return 0.0
         found = self.parameters(source)
         typical = found.typical / found.step + float(found.zero_point)
-        share = weighting.saturating_share(weight.values, weight.axis, int(min(typical, 255)))
-        if share > 0:
-            self.saturating[node.name or ""] = share
+        return weighting.saturating_share(weight.values, weight.axis, int(min(typical, 255)))
 
 
 def _is_per_channel(bias: Array, scale: Array) -> bool:

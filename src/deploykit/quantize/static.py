@@ -49,12 +49,16 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quantized:
-    """One result: the rewritten model, the plan it followed, u8*s8 saturation by node, nodes with a corrected bias."""
+    """One result: the rewritten model, the plan it followed, and u8*s8 saturation by node.
+
+    corrected, reduced: names of the nodes with a corrected bias and with 7-bit weights.
+    """
 
     model: ir.Model
     plan: Plan
     saturating: dict[str, float]
     corrected: list[str] = dataclasses.field(default_factory=list)
+    reduced: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def nodes(self) -> list[str]:
@@ -107,6 +111,7 @@ class StaticQuantizer:
         plan = make_plan(model, self.scheme, exclude=recipe.exclude, unseen=variant.unseen)
         saturating: dict[str, float] = {}
         corrected: list[str] = []
+        reduced: list[str] = []
         if plan.nodes:
             if recipe.bias_correction and self._replay.available:
                 errors = self._errors(variant, ranges)
@@ -114,8 +119,8 @@ class StaticQuantizer:
                 corrected = correct_biases(model, {name: errors[name] for name in errors if name in names})
             inserter = Inserter(model, plan, self.scheme, shared_parameters(plan, ranges, self.scheme))
             inserter.run()
-            saturating = inserter.saturating
-        return Quantized(model, plan, saturating, corrected)
+            saturating, reduced = inserter.saturating, inserter.reduced
+        return Quantized(model, plan, saturating, corrected, reduced)
 
     def _errors(self, variant: _Variant, ranges: Ranges) -> dict[str, Array]:
         """Mean errors of all layers by the method of the ranges: each adds its own, whichever others are float."""
@@ -190,6 +195,9 @@ def quantize_static(source: Path, output: Path, settings: Settings, on_progress:
     facts = written(made.model, output, "int8", quantizer.about(made))
     facts["metrics"] |= {
         "calibration": quantizer.measured.metrics,
+        "equalised_tensors": len(quantizer.measured.ranges.factors),
+        "corrected_biases": len(made.corrected),
+        "reduced_weights": len(made.reduced),
         **counts(made.nodes, made.plan.left),
         "int8_macs_share": macs_share(made.nodes, quantizer.macs),
     }

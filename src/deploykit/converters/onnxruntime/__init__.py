@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deploykit.converters.vnni import saturates
 from deploykit.target import QuantizationScheme, Target
 
 TARGET = Target(
@@ -19,16 +20,15 @@ TARGET = Target(
         "extended (writes com.microsoft operators)"
     },
     # What its CPU kernels fuse: uint8 activations with a fitted zero point (int8 ones are turned into uint8 on x86, and
-    # a symmetric range leaves the Relu outside the kernel), int8 weights per channel, int32 bias. Weights keep to 7
-    # bits because CPUs without VNNI add pairs of u8*s8 products in a saturating int16: 2 * 255 * 127 does not fit,
-    # 2 * 255 * 64 does, so that every CPU gives the same numbers (microsoft/onnxruntime #6004, #14642).
+    # a symmetric range leaves the Relu outside the kernel), int8 weights per channel, int32 bias. 7-bit weights where
+    # CPUs without VNNI would saturate (microsoft/onnxruntime #6004, #14642), and this one has none.
     scheme=QuantizationScheme(
         activation="uint8",
         symmetric_activations=False,
         per_channel=True,
         quantize_bias=True,
         quantize_residual=True,
-        reduce_range=True,
+        reduce_range=saturates(),
     ),
     converter="deploykit.converters.onnxruntime.convert:convert_job",
     support="deploykit.converters.onnxruntime.support:support_job",

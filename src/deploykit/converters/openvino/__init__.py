@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deploykit.converters.vnni import saturates
 from deploykit.target import QuantizationScheme, Target
 
 TARGET = Target(
@@ -14,15 +15,15 @@ TARGET = Target(
     distributions=("openvino",),
     precisions=("fp32", "fp16", "int8", "int8-weights", "int4-weights", "mixed"),
     # What its low-precision pass keeps in one kernel: uint8 activations with a fitted zero point (int8 ones get extra
-    # Convert and Subtract kernels between layers), int8 weights per channel, a float bias. 7-bit weights for the same
-    # reason as ONNX Runtime's: without VNNI its x86 kernels saturate pairs of products in int16 too.
+    # Convert and Subtract kernels between layers), int8 weights per channel, a float bias. 7-bit weights where
+    # ONNX Runtime's scheme has them: without VNNI its x86 kernels saturate pairs of products in int16 too.
     scheme=QuantizationScheme(
         activation="uint8",
         symmetric_activations=False,
         per_channel=True,
         quantize_bias=False,
         quantize_residual=True,
-        reduce_range=True,
+        reduce_range=saturates(),
     ),
     converter="deploykit.converters.openvino.convert:convert_job",
     support="deploykit.converters.openvino.support:support_job",
