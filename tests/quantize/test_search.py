@@ -144,6 +144,24 @@ def test_a_method_that_was_asked_for_is_kept(model, calib, tmp_path):
     assert {row["method"] for row in search["tried"]} == {None}
 
 
+def test_ranges_of_a_file_are_searched_without_the_data_that_made_them(model, calib, tmp_path):
+    kept = str(tmp_path / "kept.json")
+    first = quantize_mixed(model, tmp_path / "a.onnx", settings_for(calib, ranges=kept), silent)
+    alone = dataclasses.replace(settings_for(calib, ranges=kept), data=None)
+    facts = quantize_mixed(model, tmp_path / "b.onnx", alone, silent)
+    assert facts["metrics"]["calibration"]["reused"]
+    assert first["metrics"]["search"]["left_in_float"] == facts["metrics"]["search"]["left_in_float"] == [PLANTED]
+    assert {row["method"] for row in facts["metrics"]["search"]["tried"]} == {None}
+
+
+def test_without_a_budget_labels_cost_no_evaluation(model, calib, tmp_path):
+    (tmp_path / "never.py").write_text("def score(outputs, label):\n    raise AssertionError\n")
+    data = labelled(model, calib, tmp_path / "labelled.npz")
+    accuracy = {**budget(data, f"{tmp_path / 'never.py'}:score", 0.0), "max_drop": None}
+    facts = quantize_mixed(model, tmp_path / "out.onnx", settings_for(calib, accuracy=accuracy), silent)
+    assert facts["metrics"]["search"]["met"]
+
+
 def test_a_budget_of_accuracy_is_kept_and_told(model, calib, tmp_path):
     data = labelled(model, planted_data(tmp_path, seed=3), tmp_path / "labelled.npz")
     settings = settings_for(calib, accuracy=budget(data, "top1", 2.0))

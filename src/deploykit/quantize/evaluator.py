@@ -151,11 +151,10 @@ class Evaluator:
             carry = carried(self._request)
             limit = VERIFY_STEPS if carry else VERIFY_SAMPLES
             side = Side(runtime, carry, "reference")
-            for sample in verifying(dataset, held, limit):
-                self._on_progress(Progress("running float", sample.name))
+            total = len(held) or (limit if dataset.total is None else min(limit, dataset.total))
+            for done, sample in enumerate(verifying(dataset, held, limit)):
+                self._on_progress(Progress("running float", sample.name, done, total))
                 self._store.add(sample, side(sample))
-            if self._accuracy is not None:
-                self._float[False] = self._score(runtime, whole=False)
         finally:
             runtime.close()
 

@@ -62,8 +62,10 @@ class Sensitivity:
         }
 
 
-def rank(evaluator: Evaluator, recipe: Recipe, on_progress: OnProgress) -> list[Sensitivity]:
+def rank(evaluator: Evaluator, recipe: Recipe, on_progress: OnProgress, *, closer: bool = True) -> list[Sensitivity]:
     """The nodes that the recipe quantizes, the most sensitive first; equal ones in the model's order.
+
+    closer: the worst are also left out one by one, and scored on the task where there are labels.
 
     A convolution writes integers only where an integer node follows, and that rounding is a part of its price. So each
     node is measured together with the last ones of the model, whose own noise is then taken off. The correction of
@@ -82,6 +84,8 @@ def rank(evaluator: Evaluator, recipe: Recipe, on_progress: OnProgress) -> list[
         level = _without_floor(both, floor) if rest else both
         found += [Sensitivity(name, evaluator.ops[name], evaluator.share((name,)), level, len(group)) for name in group]
     found.sort(key=lambda row: row.alone_db)
+    if not closer:
+        return found
     return [*_closer(evaluator, recipe, names, found[:WORST], on_progress), *found[WORST:]]
 
 

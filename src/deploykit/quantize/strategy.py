@@ -74,7 +74,8 @@ class Search:
         best = next(filter(self.meets, candidates), None)
         if best is None:
             recipe = candidates[0].recipe
-            self._ranking = rank(self._evaluator, recipe, self._on_progress)
+            closer = self._settings.sensitivity
+            self._ranking = rank(self._evaluator, recipe, self._on_progress, closer=closer)
             order = [row.node for row in sorted(self._ranking, key=lambda row: -_ratio(row))]
             best = self._shortest_prefix(recipe, order)
             best = None if best is None else self._put_back(best)
@@ -109,7 +110,7 @@ class Search:
         )
 
     def _try(self, step: str, recipe: Recipe) -> Score:
-        score = self._evaluator.evaluate(recipe)
+        score = self._evaluator.evaluate(recipe, scored=self._budget is not None)
         self._tried.setdefault(digest_of(recipe), (step, score))
         level = "equal" if math.isinf(score.sqnr_db) else f"{score.sqnr_db:.1f} dB"
         item = f"{step}: {level}, {score.macs_share:.0%} of the MACs in INT8"
@@ -120,7 +121,7 @@ class Search:
         """The whole model by every method, the best first; the corrections on top of the best method."""
         asked = self._settings
         found = [plain]
-        if asked.method == "auto":
+        if asked.method == "auto" and asked.calibrates:  # ranges from a file alone have one method
             others = [method for method in METHODS if method != "auto"]
             found += [self._try(method, dataclasses.replace(self._start, method=method)) for method in others]
         best = _best(found).recipe
