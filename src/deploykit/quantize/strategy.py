@@ -79,7 +79,7 @@ class Search:
             order = [row.node for row in sorted(self._ranking, key=lambda row: -_ratio(row))]
             best = self._shortest_prefix(recipe, order)
             best = None if best is None else self._put_back(best)
-        if best is not None:
+        if best is not None and self._budget is not None:
             best = self._confirmed(best)
         return self._outcome(plain, best)
 
