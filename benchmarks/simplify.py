@@ -3,13 +3,15 @@
 Use: python benchmarks/simplify.py [--rounds N] [--only NAME]...
 
 Engines alone are a fresh Python that reads, simplifies and writes the file, without comparing anything. The command is
-`deploykit simplify`, which also compares the result with the original. Peak memory is the resident set of all processes
-of a run.
+`deploykit simplify`, which also compares the result with the original. Peak memory is that of all processes of a run
+together: their resident sets, which count a page of a library once for each process that maps it, and, from one more
+run that is not timed, their proportional sets (PSS, Linux), which count it once. Both sides are measured both ways.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import os
@@ -41,7 +43,20 @@ ENGINES = {
 MIB = 1 << 20
 
 
-def measured(command: Sequence[str], peaks: list[int], work: list[float]) -> float:
+def resident(process: psutil.Process) -> int:
+    """Bytes of a process in memory, pages that others map, too, included."""
+    return int(process.memory_info().rss)
+
+
+def proportional(process: psutil.Process) -> int:
+    """Bytes of a process in memory, its share of pages that others map, too; `memory_full_info` takes longer."""
+    lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def measured(
+    command: Sequence[str], peaks: list[int], work: list[float], size: Callable[[psutil.Process], int] = resident
+) -> float:
     """Seconds of a run. Its peak memory in MiB and its processor seconds, of all its processes, are appended."""
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -58,10 +73,8 @@ def measured(command: Sequence[str], peaks: list[int], work: list[float]) -> flo
                 continue
             total = 0
             for one in tree:
-                try:
-                    total += one.memory_info().rss
-                except psutil.Error:
-                    continue
+                with contextlib.suppress(psutil.Error, OSError, StopIteration):  # it ended meanwhile
+                    total += size(one)
             peak = max(peak, total)
 
     watcher = threading.Thread(target=watch)
@@ -112,6 +125,7 @@ def main() -> None:
             command = [deploykit, "simplify", str(path), "-o", out, "--force", "--quiet"]
             peaks: dict[str, list[int]] = {}
             work: dict[str, list[float]] = {}
+            shared: dict[str, list[int]] = {}
             sides: dict[str, Callable[[], float]] = {}
             for side, line in {
                 **{engine: [sys.executable, "-c", code, str(path), out] for engine, code in ENGINES.items()},
@@ -120,13 +134,21 @@ def main() -> None:
             }.items():
                 peaks[side], work[side] = [], []
                 sides[side] = functools.partial(measured, line, peaks[side], work[side])
+                shared[side] = []
+                if sys.platform == "linux":
+                    measured(line, shared[side], [], proportional)
             times = interleaved(sides, given.rounds)
-            rows[name] = report(name, path, times, work, peaks)
+            rows[name] = report(name, path, times, work, peaks, shared)
             RESULT.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def report(
-    name: str, path: Path, times: dict[str, list[float]], work: dict[str, list[float]], peaks: dict[str, list[int]]
+    name: str,
+    path: Path,
+    times: dict[str, list[float]],
+    work: dict[str, list[float]],
+    peaks: dict[str, list[int]],
+    shared: dict[str, list[int]],
 ) -> dict[str, object]:
     """Prints a model's table; returns it."""
     size = path.stat().st_size / MIB
@@ -135,7 +157,7 @@ def report(
     busy = {side: statistics.median(values) for side, values in work.items()}
     for side, values in times.items():
         seconds = f"{median[side]:7.2f} s (min {min(values):.2f})   processor {busy[side]:6.2f} s"
-        print(f"  {side:16} {seconds}   peak {max(peaks[side])} MiB")
+        print(f"  {side:16} {seconds}   peak {max(peaks[side])} MiB, PSS {max(shared[side], default=0)} MiB")
     faster = min("onnxsim", "onnxslim", key=lambda side: median[side])
     ratio = statistics.median(a / b for a, b in zip(times["native"], times[faster], strict=True))
     works = statistics.median(a / b for a, b in zip(work["native"], work[faster], strict=True))
@@ -145,12 +167,14 @@ def report(
     }
     print(f"  native / {faster}: {ratio:.2f}, by processor time {works:.2f}")
     print(f"  the command takes {later['command']:+.2f} s against {faster}")
-    print(f"  peak of the command: {max(peaks['command'])} MiB; 3 times the model and 300: {3 * size + 300:.0f} MiB\n")
+    bound = 3 * size + 300e6 / MIB
+    print(f"  peak of the command: {max(peaks['command'])} MiB; 3 times the model and 300 MB: {bound:.0f} MiB\n")
     return {
         "mib": round(size, 1),
         "seconds": {side: round(value, 2) for side, value in median.items()},
         "processor_seconds": {side: round(value, 2) for side, value in busy.items()},
         "peak_mib": {side: max(values) for side, values in peaks.items()},
+        "peak_pss_mib": {side: max(values) for side, values in shared.items() if values},
         "native_over_faster": round(ratio, 2),
         "native_over_faster_in_processor_seconds": round(works, 2),
         "command_minus_faster": {side: round(value, 2) for side, value in later.items()},

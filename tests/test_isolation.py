@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -93,6 +94,11 @@ def steps(n, on_progress):
     for i in range(n):
         on_progress(Progress("working", f"item {i}", i + 1, n))
     return n
+
+def steps_then_die(n, on_progress):
+    steps(n, on_progress)
+    time.sleep(1)
+    os._exit(3)
 
 def imports(name):
     __import__(name)
@@ -293,6 +299,34 @@ def test_quiet_environment_and_ours(vendor):
     assert worker.call("fake_vendor:environment", {"name": "OPENVINO_TELEMETRY"}) == "0"
     assert worker.call("fake_vendor:environment", {"name": "OWN"}) == "1"
     worker.close()
+
+
+def test_a_call_that_waited_for_one_that_crashed_gets_a_new_process(vendor):
+    with workers() as pool:
+        first = pool.get("fake")
+        taken = threading.Event()
+
+        def crash(_):
+            taken.set()
+
+        def crashing():
+            with pytest.raises(VendorError):
+                first.call("fake_vendor:steps_then_die", {"n": 1}, on_progress=crash)
+
+        thread = threading.Thread(target=crashing)
+        thread.start()
+        assert taken.wait(60)
+        assert run_isolated("fake", "fake_vendor:add", {"a": 1, "b": 2}) == 3
+        thread.join()
+        assert pool.get("fake") is not first
+
+
+def test_a_call_that_waited_for_a_process_that_was_stopped_is_not_made_again(vendor):
+    with workers() as pool:
+        stopped = pool.get("fake")
+        stopped.kill()
+        with pytest.raises(VendorError, match="ended before its turn"):
+            stopped.call("fake_vendor:add", {"a": 1, "b": 2})
 
 
 def test_a_pool_restarts_what_died_and_ends_all(vendor):

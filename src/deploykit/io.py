@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import InvalidFileError, ModelError, OutputError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _NAME_LIMIT = 255
 _MANIFEST = ".deploykit.json"
 _ROOM = len(_MANIFEST)
+_TEMPORARY = ".tmp"  # how `staged` and `scratch_folder` end the names of their folders
 # Windows has no EDQUOT; EFBIG is what RLIMIT_FSIZE gives.
 _NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -185,7 +186,7 @@ def staged(final: Path, *, force: bool) -> Iterator[Path]:
     KeyboardInterrupt too, nothing is published, and files that were already replaced come back.
     """
     check_output(final, force=force)
-    folder = Path(tempfile.mkdtemp(prefix=f".{final.name[:40]}.", suffix=".tmp", dir=final.parent))
+    folder = Path(tempfile.mkdtemp(prefix=f".{final.name[:40]}.", suffix=_TEMPORARY, dir=final.parent))
     try:
         with no_space_named(final):
             yield folder / final.name
@@ -284,5 +285,23 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
 def scratch_folder(near: Path | None = None) -> tempfile.TemporaryDirectory[str]:
     """A temporary folder for intermediate files; beside `near` when renames must stay on its file system."""
     return tempfile.TemporaryDirectory(
-        prefix=".deploykit-", suffix=".tmp", dir=None if near is None else os.fspath(near)
+        prefix=".deploykit-", suffix=_TEMPORARY, dir=None if near is None else os.fspath(near)
     )
+
+
+def keep_files(value: Any, folder: Path) -> Any:
+    """JSON where each path in a folder of `staged` or `scratch_folder`, which go away, leads to a copy in `folder`."""
+    if isinstance(value, dict):
+        return {key: keep_files(item, folder) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [keep_files(item, folder) for item in value]
+    if not isinstance(value, str) or _TEMPORARY not in value:
+        return value
+    path = Path(value)
+    for parent in path.parents:
+        if parent.name.startswith(".") and parent.name.endswith(_TEMPORARY):
+            copy = folder / parent.name.lstrip(".")
+            if not copy.exists():
+                shutil.copytree(parent, copy, symlinks=True)
+            return str(copy / path.relative_to(parent))
+    return value

@@ -10,7 +10,6 @@ import contextvars
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from deploykit import io
 from deploykit import worker as worker_module
 from deploykit.errors import DeploykitError, UnavailableError, VendorError, error_from_dict
 from deploykit.progress import OnProgress, Progress
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 LOG_LINES = 20
 _SCRIPT = str(Path(worker_module.__file__).resolve())
 _SIGKILL = getattr(signal, "SIGKILL", -1)
-_TEMPORARY = ".tmp"  # how `io.staged` and `io.scratch_folder` end the names of their folders
 # Vendors phone home, colour their logs or grab all cores unless told otherwise.
 _QUIET = {
     "OPENVINO_TELEMETRY": "0",
@@ -45,6 +44,10 @@ _QUIET = {
     "PYTHONUNBUFFERED": "1",
 }
 _log_listener: contextvars.ContextVar[LogListener | None] = contextvars.ContextVar("log listener", default=None)
+
+
+class _GoneError(VendorError):
+    """The process ended in another thread's call, which says nothing about this one."""
 
 
 class Worker:
@@ -73,7 +76,7 @@ class Worker:
             )
         self._log = Path(self._log_name).open("rb")  # noqa: SIM115 - lives as long as the process
         self._turn = threading.Lock()
-        self._ending = False
+        self._ending = self._over = False
         self._forget_log()
 
     def _forget_log(self) -> None:
@@ -84,7 +87,7 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether the process still answers."""
-        return self._process.poll() is None
+        return not self._over and self._process.poll() is None
 
     def call(
         self,
@@ -108,6 +111,8 @@ class Worker:
             "progress": on_progress is not None,
         }
         with self._turn:
+            if self._over or self._ending:  # since this call began to wait
+                raise (VendorError if self._ending else _GoneError)(f"{self.name} ended before its turn came")
             start = self.log_position()
             expired = threading.Event()
             timer = self._kill_after(timeout, expired)
@@ -119,6 +124,7 @@ class Worker:
             finally:
                 if timer is not None:
                     timer.cancel()
+            self._over = answer is None
         if answer is None:
             raise self._died(request, start, timeout if expired.is_set() else None)
         if "error" in answer:
@@ -222,7 +228,11 @@ class Worker:
         try:
             folder = Path(tempfile.mkdtemp(prefix="deploykit-failed-"))
             file = folder / "request.json"
-            kept = {**request, "arguments": _keep_files(request["arguments"], folder), "environment": self._environment}
+            kept = {
+                **request,
+                "arguments": io.keep_files(request["arguments"], folder),
+                "environment": self._environment,
+            }
             file.write_text(json.dumps(kept, indent=2), encoding="utf-8")
         except OSError:  # no room to keep it: the error that is being reported matters more
             return ""
@@ -266,24 +276,6 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal has no name
         return f"signal {number}"
-
-
-def _keep_files(value: Any, folder: Path) -> Any:
-    """The arguments with every path in one of our temporary folders, which go away now, led to a copy in `folder`."""
-    if isinstance(value, dict):
-        return {key: _keep_files(item, folder) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_keep_files(item, folder) for item in value]
-    if not isinstance(value, str) or _TEMPORARY not in value:
-        return value
-    path = Path(value)
-    for parent in path.parents:
-        if parent.name.startswith(".") and parent.name.endswith(_TEMPORARY):
-            copy = folder / parent.name.lstrip(".")
-            if not copy.exists():
-                shutil.copytree(parent, copy, symlinks=True)
-            return str(copy / path.relative_to(parent))
-    return value
 
 
 class WorkerPool:
@@ -394,6 +386,8 @@ def run_isolated(
     Two calls with different `block` lists must use different names: a package, once imported, stays.
     """
     with workers() as pool:
-        return pool.get(name, interpreter).call(
-            function, arguments, block=block, timeout=timeout, on_progress=on_progress
-        )
+        while True:
+            with contextlib.suppress(_GoneError):
+                return pool.get(name, interpreter).call(
+                    function, arguments, block=block, timeout=timeout, on_progress=on_progress
+                )

@@ -42,8 +42,6 @@ def simplify(
     MissingDependencyError, and with one engine VendorError when it fails.
     """
     from deploykit.optimizers.candidates import ENGINES, described, warm
-    from deploykit.optimizers.stage import SimplifyStage
-    from deploykit.stage import run_stage
 
     if engine != "auto" and engine not in ENGINES:
         raise UsageError(f"there is no engine {engine!r}", code="DK604", hint=f"auto, {', '.join(ENGINES)}")
@@ -54,6 +52,10 @@ def simplify(
     graph.check_kind(path)
     with workers() as pool:
         warm(pool, engine, path.stat().st_size)
+        # The processes start while these are imported.
+        from deploykit.optimizers.stage import SimplifyStage
+        from deploykit.stage import run_stage
+
         original = described(path)
         sizes: dict[str, int] = dict(dims) if isinstance(dims, Mapping) else dict(map(parse_fixed_dim, dims))
         _check_dims(sizes, original.inputs)

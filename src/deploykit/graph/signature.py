@@ -111,7 +111,8 @@ def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
     producer = value.producer()
     if producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
         attribute = producer.attributes["value"]
-        return None if attribute.is_ref() else attribute.as_tensor()
+        # Not as_tensor(): its check of a protocol takes ten times as long as all else here.
+        return None if attribute.is_ref() or attribute.type != ir.AttributeType.TENSOR else attribute.value
     return None
 
 
