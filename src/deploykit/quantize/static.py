@@ -171,7 +171,8 @@ class StaticQuantizer:
 
     def about(self, made: Quantized) -> list[Finding]:
         """Everything there is to say about calibration and one result."""
-        used = {value.name or "" for value in made.plan.readers}
+        # What equalising made by dividing is not in there: it moves as what it was made of.
+        used = {value.name or "" for value in made.plan.readers} & self.measured.ranges.tensors.keys()
         return [
             *self.findings,
             *self.measured.findings,
