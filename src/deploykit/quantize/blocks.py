@@ -15,7 +15,7 @@ BITS = 4
 TOP = 2**BITS - 1
 MIDDLE = 2 ** (BITS - 1)
 # A range somewhat smaller than the extremes rounds the many weights inside better than it clips the few outside.
-SHARES = np.linspace(0.6, 1.0, 20, endpoint=False, dtype=np.float32)
+SHARES = np.linspace(0.68, 1.0, 10, endpoint=False, dtype=np.float32)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

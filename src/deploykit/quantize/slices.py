@@ -25,9 +25,18 @@ def reading(value: ir.Value) -> Iterator[Array]:
     """The data of an initializer; what is mapped from a file is given back to the system afterwards."""
     tensor = value.const_value
     assert tensor is not None
-    yield tensor.numpy()
     if isinstance(tensor, ir.ExternalTensor):
-        tensor.release()
+        # A mapping of its own, which ends with the last array that looks into it; the tensor would keep its for ever.
+        tensor = ir.ExternalTensor(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=tensor.name or "",
+            base_dir=tensor.base_dir,
+        )
+    yield tensor.numpy()
 
 
 def shrinks(size: int, bits: int, scales: int, bits_per_scale: int = 40) -> bool:
