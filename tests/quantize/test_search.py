@@ -10,8 +10,10 @@ import pytest
 from quantize_models import onnx_text, run, sqnr_db
 from search_models import MACS, PLANTED, ROWS, budget, planted_data, planted_model, settings_for
 
+from deploykit.data.dataset import spread
 from deploykit.errors import UsageError
 from deploykit.progress import silent
+from deploykit.quantize import evaluator
 from deploykit.quantize.search import quantize_mixed
 from deploykit.quantize.settings import Settings
 from deploykit.quantize.static import quantize_static
@@ -174,6 +176,31 @@ def test_a_budget_of_accuracy_is_kept_and_told(model, calib, tmp_path):
     assert best["drop"] <= 2.0
     assert best["error"] is not None
     assert facts["metrics"]["search"]["budget"] == {"min_sqnr_db": 21.0, "max_drop": 2.0, "metric": "top1"}
+
+
+def test_what_a_part_of_the_labels_allows_is_confirmed_on_all(model, calib, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluator, "SCORED", 4)
+    first = quantize_mixed(model, tmp_path / "a.onnx", settings_for(calib), silent)["metrics"]["search"]["best"]
+    # A metric that asks for 1 dB more, of samples that the four evenly spread ones are not among.
+    (tmp_path / "strict.py").write_text(
+        "import numpy as np\n"
+        "def score(outputs, labels):\n"
+        "    hard = [(label, found['y']) for found, label in zip(outputs, labels) if label.any()]\n"
+        "    noise = sum(np.sum((label - found) ** 2) for label, found in hard)\n"
+        "    signal = sum(np.sum(label ** 2) for label, _ in hard)\n"
+        f"    return float(signal >= noise * 10 ** {(first['sqnr_db'] + 1) / 10})\n"
+    )
+    x = np.load(calib)["x"]
+    y = np.stack([run(model, {"x": part}, optimize=False)["y"] for part in x.reshape(-1, ROWS, 8)])
+    y[spread(12, 4)] = 0
+    np.savez(tmp_path / "labelled.npz", x=x, y=y.reshape(-1, 4))
+    accuracy = budget(tmp_path / "labelled.npz", f"{tmp_path / 'strict.py'}:score", 0.0)
+    facts = quantize_mixed(model, tmp_path / "b.onnx", settings_for(calib, accuracy=accuracy), silent)
+    search = facts["metrics"]["search"]
+    assert search["met"]
+    assert search["best"]["sqnr_db"] > first["sqnr_db"] + 0.5
+    assert len(search["left_in_float"]) == 2
+    assert [row["met"] for row in search["tried"] if row["step"] == "on all labelled samples"] == [False, True]
 
 
 def test_a_metric_that_does_not_notice_never_lets_a_broken_model_pass(model, calib, tmp_path):

@@ -68,20 +68,28 @@ class Search:
     def run(self) -> Outcome:
         """The most quantized candidate within the budget, or the one that came closest."""
         plain = self._try("as asked for", self._start)
-        if self.meets(plain) or not plain.nodes:
+        if not plain.nodes:
             return self._outcome(plain, plain)
-        candidates = self._methods(plain)
-        best = next(filter(self.meets, candidates), None)
-        if best is None:
-            recipe = candidates[0].recipe
-            closer = self._settings.sensitivity
-            self._ranking = rank(self._evaluator, recipe, self._on_progress, closer=closer)
-            order = [row.node for row in sorted(self._ranking, key=lambda row: -_ratio(row))]
-            best = self._shortest_prefix(recipe, order)
-            best = None if best is None else self._put_back(best)
+        best = plain if self.meets(plain) else self._within(plain)
         if best is not None and self._budget is not None:
             best = self._confirmed(best)
         return self._outcome(plain, best)
+
+    def _within(self, plain: Score) -> Score | None:
+        """The most quantized candidate within the budget, on the samples that a search scores."""
+        candidates = self._methods(plain)
+        best = next(filter(self.meets, candidates), None)
+        if best is None:
+            order = self._by_price(candidates[0].recipe)
+            best = self._shortest_prefix(candidates[0].recipe, order)
+            best = None if best is None else self._put_back(best)
+        return best
+
+    def _by_price(self, recipe: Recipe) -> list[str]:
+        """Nodes in the order in which they are left out: those first that add most noise for the work that they do."""
+        if not self._ranking:
+            self._ranking = rank(self._evaluator, recipe, self._on_progress, closer=self._settings.sensitivity)
+        return [row.node for row in sorted(self._ranking, key=lambda row: -_ratio(row))]
 
     def meets(self, score: Score) -> bool:
         """Whether a candidate is within the budget: outputs hold the gate, and the metric does not drop further."""
@@ -169,12 +177,15 @@ class Search:
     def _confirmed(self, best: Score) -> Score | None:
         """The best on all labelled samples where the search saw a part; leaves out more nodes until that holds."""
         score = self._evaluator.confirm(best.recipe)
-        order = [row.node for row in sorted(self._ranking, key=lambda row: -_ratio(row)) if row.node in best.nodes]
+        if self.meets(score):
+            return score
+        order = [name for name in self._by_price(best.recipe) if name in best.nodes]
         count = 1
         while not self.meets(score) and count < len(order):
             self._tried[digest_of(score.recipe)] = ("on all labelled samples", score)
             score = self._evaluator.confirm(_without(best.recipe, order[:count]))
             count *= 2
+        self._tried[digest_of(score.recipe)] = ("on all labelled samples", score)
         return score if self.meets(score) else None
 
 
