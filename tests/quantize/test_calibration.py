@@ -117,6 +117,32 @@ def test_moving_average_is_the_mean_of_the_extremes_of_few_samples(model):
     assert found.high == pytest.approx(np.mean([feed["x"].max() for feed in data]))
 
 
+def test_scalar_integer_and_strided_inputs_are_fed_as_they_are(tmp_path):
+    text = """g (float[2,3] x, float s, int64 n) => (float y, float[2,3] z) {
+        c = Cast <to=1> (n)  t = Mul (c, s)  y = Identity (t)  z = Add (x, t)
+    }"""
+    model = load_float(onnx_text(text, tmp_path / "m.onnx"))[0]
+    x = np.asfortranarray(RNG.normal(size=(2, 3)).astype(np.float32))
+    samples = [Sample({"x": x[:, ::-1], "s": np.array(0.5, np.float32), "n": np.array(3)}, None, "s")]
+    names = ["x", "s", "t", "y", "z"]
+    with tapped_session(model, names) as session:
+        found = Calibration(session, names, lambda: samples, total=1, carry={}).run("auto")
+    assert (found["s"].maximum, found["t"].minimum, found["y"].maximum) == (0.5, 1.5, 1.5)
+    assert found["z"].maximum == pytest.approx(x.max() + 1.5)
+    assert found["x"].maximum == x.max()
+
+
+def test_text_inputs_are_fed_too(tmp_path):
+    text = """g (string[n] words, float[n,2] x) => (float[n,2] y) {
+        y = MatMul (x, w)  e = Identity (words)
+    }"""
+    model = load_float(onnx_text(text, tmp_path / "m.onnx", w=np.eye(2, dtype=np.float32)))[0]
+    samples = [Sample({"words": np.array(["a", "b"], object), "x": np.ones((2, 2), np.float32)}, None, "s")]
+    with tapped_session(model, ["x", "y"]) as session:
+        found = Calibration(session, ["x", "y"], lambda: samples, total=1, carry={}).run("auto")
+    assert found["y"].constant
+
+
 def test_optimised_kernels_give_the_extremes_of_the_unfused_graph(tmp_path):
     weights = {"w": RNG.normal(size=(8, 3, 3, 3)), "v": RNG.normal(size=(8, 8, 1, 1)), "b": RNG.normal(size=8)}
     text = """g (float[n,3,16,16] x) => (float[n,8,16,16] y) {

@@ -51,7 +51,8 @@ def run_tapped(
             session.run(None, dict(feeds))
             found = []
         elif all(array.dtype.kind in "fiub" for array in feeds.values()):
-            given = {name: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(a)) for name, a in feeds.items()}
+            # Not ascontiguousarray, which gives a scalar a dimension.
+            given = {name: ort.OrtValue.ortvalue_from_numpy(np.asarray(a, order="C")) for name, a in feeds.items()}
             found = [value.numpy() for value in session.run_with_ort_values(wanted, given)]
         else:  # text has no memory that could be shared
             found = session.run(wanted, dict(feeds))
