@@ -31,7 +31,7 @@ class Precision:
 PRECISIONS: dict[str, Precision] = {
     "int8": Precision("weights and activations as Q/DQ", "required", RANGE_METHODS, follows="scheme", searched=True),
     "int8-dynamic": Precision("integer weights, activations quantized at run time", follows="target"),
-    "int8-weights": Precision("weights only, computed in float"),
+    "int8-weights": Precision("weights only, computed in float", follows="target"),
     "int4-weights": Precision("weights only, 4 bits in blocks", "used", ROUNDING_METHODS, follows="target"),
     "fp16": Precision("half precision", "used"),
     "bf16": Precision("bfloat16", "used"),

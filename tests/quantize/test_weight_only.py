@@ -96,6 +96,9 @@ def test_recurrent_layers(tmp_path, op, gates, count):
     assert out.stat().st_size < path.stat().st_size / 2
     feeds = {"x": normal(9, 2, 24)}
     assert sqnr_db(run(path, feeds)["y"], run(out, feeds)["y"]) > 33
+    _, facts = made(path, target="coreml")
+    assert facts["metrics"]["quantized_nodes"] == 0
+    assert "in float only" in facts["findings"][0]["message"]
 
 
 def test_what_a_loop_repeats_is_dequantized_before_it_and_what_a_branch_needs_inside(tmp_path):

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from deploykit.quantize.settings import Settings
 
-# Targets that dequantize stored weights once, when they load: a table may be dequantized whole before a Gather.
+# Targets that dequantize stored weights when they load: a table may be whole before a Gather, and what their operators
+# take as constants only, the weights of recurrent layers, stays float.
 LOADS_FLOAT = frozenset({"coreml"})
 
 
@@ -35,7 +36,7 @@ def quantize_weight_only(source: Path, output: Path, settings: Settings, on_prog
     fold_weights(model)
     on_progress(Progress("quantizing weights", source.name))
     done, left = quantize_weights(
-        model, exclude=settings.exclude, whole_tables=settings.target in LOADS_FLOAT, on_progress=on_progress
+        model, exclude=settings.exclude, at_load=settings.target in LOADS_FLOAT, on_progress=on_progress
     )
     facts = written(model, output, "int8-weights", [*said, *say.about_float(left)])
     # The arithmetic stays float: no multiply-accumulate becomes an integer one.
@@ -47,22 +48,24 @@ def quantize_weights(
     model: ir.Model,
     *,
     exclude: tuple[str, ...] = (),
-    whole_tables: bool = False,
+    at_load: bool = False,
     on_progress: OnProgress = lambda _: None,
 ) -> tuple[list[str], list[FloatNode]]:
     """Stores constant weights as int8 with one scale a channel, in the main graph and in all bodies.
 
     Weights of multiply-accumulate and recurrent nodes get a DequantizeLinear before them. Of a table that Gather reads,
-    the gathered rows are dequantized; whole_tables: the table is, for targets that do so when they load.
+    the gathered rows are dequantized. at_load: for targets that dequantize when they load (`LOADS_FLOAT`).
     Returns the names of the nodes that read integer weights, and those that do not with the reason.
     """
-    rewriting = _Weights(Rewriter(model), whole_tables=whole_tables)
+    rewriting = _Weights(Rewriter(model), whole_tables=at_load)
     changed: list[str] = []
     left: list[FloatNode] = []
     for place in places(model.graph):
         node = place.node
         indices = weight_inputs(node)
         reason = why_float(node, indices, exclude, bits=8)
+        if at_load and node.op_type in RECURRENT and not reason:
+            reason = "the target takes the weights of recurrent layers in float only"
         if reason:
             left.append(FloatNode(node.name or "", node.op_type, reason, place.owner))
         elif indices:
