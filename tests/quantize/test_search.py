@@ -14,9 +14,10 @@ from deploykit.data.dataset import spread
 from deploykit.errors import UsageError
 from deploykit.progress import silent
 from deploykit.quantize import evaluator
+from deploykit.quantize.product import written
 from deploykit.quantize.search import quantize_mixed
 from deploykit.quantize.settings import Settings
-from deploykit.quantize.static import quantize_static
+from deploykit.quantize.static import Recipe, StaticQuantizer, quantize_static
 
 REST = (MACS["wide"] + MACS["last"]) / sum(MACS.values())
 
@@ -125,6 +126,29 @@ def test_its_decisions_make_the_same_model_without_a_search(model, calib, tmp_pa
     facts = quantize_static(model, again, replay, silent)
     assert again.read_bytes() == out.read_bytes()
     assert "search" not in facts["metrics"]
+
+
+@pytest.mark.parametrize("method", ["minmax", "mse"])
+def test_every_decision_can_be_given_as_an_option(calib, tmp_path, method):
+    rng = np.random.default_rng(0)
+    source = onnx_text(
+        """agraph (float[16,8] x) => (float[16,4] y) {
+            [up] h = Gemm (x, w, b)
+            r = Relu (h)
+            [down] y = Gemm (r, v, c)
+        }""",
+        tmp_path / "biased.onnx",
+        w=rng.normal(size=(8, 32)).astype(np.float32),
+        b=rng.normal(size=32).astype(np.float32),
+        v=rng.normal(size=(32, 4)).astype(np.float32),
+        c=rng.normal(size=4).astype(np.float32),
+    )
+    recipe = Recipe(("down",), method=method, smooth_quant=0.5, bias_correction=True)
+    tried = StaticQuantizer(source, settings_for(calib), silent).quantize(recipe)
+    written(tried.model, tmp_path / "tried.onnx", "int8", ())
+    asked = settings_for(calib, exclude=("down",), method=method, smooth_quant=0.5, bias_correction=True)
+    quantize_static(source, tmp_path / "asked.onnx", asked, silent)
+    assert (tmp_path / "asked.onnx").read_bytes() == (tmp_path / "tried.onnx").read_bytes()
 
 
 def test_what_the_user_excluded_stays_excluded(model, calib, tmp_path):
