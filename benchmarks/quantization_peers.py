@@ -143,13 +143,19 @@ def nncf_ptq(arguments: argparse.Namespace, *, control: bool) -> None:
     made = nncf.quantize_with_accuracy_control(
         model,
         calibration,
-        nncf.Dataset(pairs, lambda pair: pair),
+        nncf.Dataset([pair for pair in pairs if known(pair[1])], lambda pair: pair),
         validation_fn=validate,
         max_drop=arguments.max_drop,
         drop_type=nncf.DropType.ABSOLUTE,
         **options,
     )
     onnx.save(made, arguments.out)
+
+
+def known(label: Any) -> bool:
+    """Whether a sample can be scored by itself."""
+    array = np.asarray(label)
+    return array.dtype.kind not in "iu" or bool((array >= 0).any())
 
 
 def main() -> None:
