@@ -27,6 +27,13 @@ VERIFY_SAMPLES = 16
 ROUNDED_SAMPLES = 4
 # Rounding after every operator takes the model once more, in float32.
 ROUNDED_BYTES = 1 << 30
+# What makes a result that failed the gate better, by precision.
+HINTS = {
+    "int8": "--precision mixed leaves in float what costs most; --sensitivity ranks the nodes",
+    "int8-dynamic": "--precision int8 with --calib DATA, or --exclude NODE with the layers whose inputs have outliers",
+    "int8-weights": "--exclude NODE with the layers that are sensitive; the first and the last ones often are",
+    "int4-weights": "--calib DATA rounds by GPTQ; --block-size 16 and --exclude NODE lose less; so does int8-weights",
+}
 # A sequence of states needs more steps than independent samples do before an error has built up.
 VERIFY_STEPS = 64
 
@@ -89,10 +96,10 @@ def verify_job(
 
 
 def _with_way_out(finding: dict[str, Any], precision: str) -> dict[str, Any]:
-    """A failed gate of int8 says what finds the nodes that it fails by."""
-    if precision != "int8" or finding["severity"] != "error" or finding["hint"]:
+    """A failed gate says what makes a result of that precision better."""
+    hint = HINTS.get(precision, "")
+    if not hint or finding["severity"] != "error" or finding["hint"]:
         return finding
-    hint = "--precision mixed leaves in float what costs most; --sensitivity ranks the nodes"
     return {**finding, "hint": hint}
 
 
