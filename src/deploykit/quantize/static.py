@@ -13,6 +13,7 @@ from deploykit import graph
 from deploykit.progress import OnProgress, Progress
 from deploykit.quantize import findings as say
 from deploykit.quantize.bias_correction import correct_biases, mean_errors
+from deploykit.quantize.constants import fold_moves
 from deploykit.quantize.measuring import Measured, measure_ranges
 from deploykit.quantize.plan import Plan, make_plan, observable
 from deploykit.quantize.prepare import load_float
@@ -88,6 +89,8 @@ class StaticQuantizer:
         self._settings = settings
         self._on_progress = on_progress
         self._plain, self.findings = load_float(source)
+        if fold_moves(self._plain):
+            graph.infer_shapes(self._plain)
         self.macs = graph.macs(self._plain)
         # A first plan, so that a wrong --exclude is refused before minutes of calibration.
         make_plan(self._plain, self.scheme, exclude=settings.exclude)
