@@ -144,7 +144,11 @@ def test_tensorrt_rtx_builds_the_model(shared_model, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", _models())
-def test_openvino_runs_integer_kernels(shared_model, tmp_path, name):
+def test_openvino_runs_integer_kernels(shared_model, tmp_path, request, name):
+    if name == "attacut/attacut-sc":
+        # OpenVINO 2026.4 itself: its int8 FullyConnected with bias and Relu fused gives 18 dB, 43 dB with the same
+        # product as an output of its own. `convert` compares, and refuses the result.
+        request.applymarker(pytest.mark.xfail(strict=True, reason="OpenVINO's fused int8 FullyConnected is inexact"))
     if not lazy.installed("openvino"):
         pytest.skip("openvino is not installed")
     made, feed = quantized(shared_model, name, "openvino", tmp_path)

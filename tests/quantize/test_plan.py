@@ -73,3 +73,21 @@ def test_a_node_whose_input_has_no_range_stays_float(model):
     plan = make_plan(model, SYMMETRIC, unseen={"s"})
     assert names(plan) == ["fc"]
     assert "'s' was empty" in reasons(plan)["mm"]
+
+
+def test_what_a_logarithm_measures_stays_float(tmp_path):
+    text = """g (float[1,1,64] x) => (float[1,4,60] y) {
+        [spectrum] a = Conv (x, w1)
+        [power] p = Mul (a, a)
+        [floor] f = Max (p, tiny)
+        [level] l = Log (f)
+        [net] y = Conv (l, w2)
+    }"""
+    weights = {
+        "w1": RNG.normal(size=(4, 1, 5)).astype(np.float32),
+        "w2": RNG.normal(size=(4, 4, 1)).astype(np.float32),
+        "tiny": np.float32([1e-12]),
+    }
+    plan = make_plan(load_float(onnx_text(text, tmp_path / "m.onnx", **weights))[0], SYMMETRIC)
+    assert names(plan) == ["net"]
+    assert "'level'" in reasons(plan)["spectrum"]

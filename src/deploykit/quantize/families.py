@@ -22,6 +22,29 @@ PASS_THROUGH: dict[str, int | None] = {
     "Transpose": 1,
     "Unsqueeze": 1,
 }
+# Keep the ratios of small and large values, or nearly: what reaches a Log through them decides by its magnitude.
+ARITHMETIC = frozenset(
+    {
+        "Abs",
+        "Add",
+        "Clip",
+        "Concat",
+        "Div",
+        "Identity",
+        "Max",
+        "Mul",
+        "Pow",
+        "ReduceSum",
+        "ReduceSumSquare",
+        "ReduceL2",
+        "Reshape",
+        "Slice",
+        "Sqrt",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 QUANTIZED_OPS = frozenset(

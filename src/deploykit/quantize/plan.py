@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from deploykit.errors import UsageError
 from deploykit.quantize.families import (
+    ARITHMETIC,
     CONVOLUTIONS,
     FUSED_ACTIVATIONS,
     MAC_OPS,
@@ -163,6 +164,27 @@ def _why_float(
         value = node.inputs[index]
         if value is not None and value.name in unseen:
             return f"its input {value.name!r} was empty or not finite in every calibration sample"
+    logarithm = _logarithm_behind(node)
+    if logarithm is not None:
+        return (
+            f"{logarithm.name!r} takes the logarithm of what it computes: small values count as much as large ones "
+            "there, and 8 bits over the whole range lose them"
+        )
+    return None
+
+
+def _logarithm_behind(node: ir.Node) -> ir.Node | None:
+    """A Log that the output reaches through arithmetic alone, as the power of a spectrum does."""
+    pending, seen = [node], {node}
+    while pending:
+        for output in pending.pop().outputs:
+            for use in output.uses():
+                reader = use.node
+                if reader.op_type == "Log" and not reader.domain:
+                    return reader
+                if reader.op_type in ARITHMETIC and not reader.domain and reader not in seen:
+                    seen.add(reader)
+                    pending.append(reader)
     return None
 
 
