@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Evaluations to spend on putting nodes back.
 RESTORES = 24
+# Evaluations to spend on exchanging a node in integers for a larger one.
+EXCHANGES = 8
 SMOOTHING = 0.5
 # SmoothQuant moves range from activations into the weights of these, and calibrates again: where they do at least this
 # share of the work.
@@ -82,7 +84,7 @@ class Search:
         if best is None:
             order = self._by_price(candidates[0].recipe)
             best = self._shortest_prefix(candidates[0].recipe, order)
-            best = None if best is None else self._put_back(best)
+            best = None if best is None else self._exchanged(self._put_back(best))
         return best
 
     def _by_price(self, recipe: Recipe) -> list[str]:
@@ -172,6 +174,26 @@ class Search:
                 best = score
             elif len(group) > 1:
                 groups[:0] = _halves(group)
+        return best
+
+    def _exchanged(self, best: Score) -> Score:
+        """Puts a node back for one that does less work and adds about as much noise or more."""
+        rows = {row.node: row for row in self._ranking}
+        left = [row for row in self._ranking if row.node not in best.nodes]
+        spent = 0
+        for new in sorted(left, key=lambda row: -row.macs_share):
+            inside = (rows[name] for name in best.nodes if name in rows)
+            out = [row for row in inside if row.macs_share < new.macs_share and row.noise * 2 >= new.noise]
+            for old in sorted(out, key=lambda row: row.macs_share)[:2]:
+                if spent == EXCHANGES:
+                    return best
+                spent += 1
+                kept = tuple(name for name in best.recipe.exclude if name != new.node)
+                recipe = dataclasses.replace(best.recipe, exclude=(*kept, old.node))
+                score = self._try("one node for another", recipe)
+                if self.meets(score):
+                    best = score
+                    break
         return best
 
     def _confirmed(self, best: Score) -> Score | None:
