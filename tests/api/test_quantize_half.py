@@ -166,6 +166,22 @@ def test_what_half_precision_is_for_is_said_where_it_is_not_faster(shared_model,
     assert report.metrics["size_ratio"] < 0.51
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_model_without_anything_to_convert_keeps_its_inputs(shared_model, tmp_path, precision):
+    """Trees compare their inputs with thresholds: rounding these alone would change the answers."""
+    source = shared_model("sklearn/bc_rf.onnx")
+    data = np.load(shared_model("sklearn/bc_test.npz"))["x"]
+    name = onnx.load(source).graph.input[0].name
+    np.savez(tmp_path / "x.npz", **{name: data[:40].astype(np.float32)})
+    report = deploykit.quantize(
+        source, output=tmp_path / "f.onnx", precision=precision, target="tensorrt", calib=str(tmp_path / "x.npz")
+    )
+    assert report.exit_code == 0
+    assert "DK372" in {finding.code for finding in report.findings}
+    assert all(row["exact"] for row in report.metrics["outputs"])
+    assert onnx.load(tmp_path / "f.onnx").graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+
+
 def test_overflow_that_onnxruntime_hides_is_a_warning_without_data_and_gone_with_it(tmp_path):
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]> g (float[n,4] x) => (float[n,4] y) {

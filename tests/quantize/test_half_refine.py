@@ -101,3 +101,8 @@ def test_loss_is_in_units_of_the_tolerance():
     assert largest == pytest.approx(1.0, rel=1e-4)
     assert mean == pytest.approx(np.sqrt(0.5), rel=1e-4)
     assert loss.of([{"y": np.float32([np.nan, -2.0])}], [0])[0] == np.inf
+
+
+def test_outputs_that_are_no_float_tensors_are_not_judged():
+    loss = Loss([{"y": np.float32([1.0]), "k": np.int64([3]), "s": ["a", "b"]}], TOLERANCES["fp16"])
+    assert loss.of([{"y": np.float32([1.0]), "k": np.int64([4]), "s": []}], [0]) == (0.0, 0.0)

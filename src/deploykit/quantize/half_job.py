@@ -51,6 +51,10 @@ def _quantize(
     plain = model.clone() if settings.calibrates else None
     on_progress(Progress(f"converting to {form.title}", source.name))
     result = convert_to_half(model, form, **options)
+    if not result.converted and not settings.keep_io:
+        # Rounding what goes in and out of a model that stays float32 would only make it worse.
+        model, _ = load_for_half(source, form)
+        result = convert_to_half(model, form, **{**options, "keep_io": True})
     refinement = None if plain is None else refine(plain, source, form, result.converted, settings, on_progress)
     if plain is not None and refinement is not None and refinement.islands:
         model = plain

@@ -138,7 +138,7 @@ class Loss:
         peaks: dict[str, float] = {}
         for outputs in reference:
             for name, array in outputs.items():
-                if array.dtype == np.float32 and array.size:
+                if isinstance(array, np.ndarray) and array.dtype == np.float32 and array.size:  # not a sequence
                     peaks[name] = max(peaks.get(name, 0.0), float(np.abs(array).max()))
         self._floor = {name: (tolerance.atol_factor or 0.0) * peak for name, peak in peaks.items()}
 
