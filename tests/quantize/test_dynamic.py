@@ -1,5 +1,6 @@
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from quantize_models import onnx_text, run, sqnr_db
 
@@ -232,3 +233,32 @@ def test_at_least_as_accurate_as_onnxruntime(shared_model, spectrum, tmp_path):
     print("nsnet2, dynamic INT8, dB:", {name: round(value, 1) for name, value in found.items()})
     assert found["ours"] > found["theirs"]
     assert found["whole"] > found["channels"] - 0.05  # the same integers, but for the order of a sum
+
+
+def test_silero_whose_layers_are_all_in_bodies(shared_model, tmp_path):
+    """onnxruntime's own quantize_dynamic quantizes none of its nodes: they are inside the branches of an If."""
+    source = shared_model("silero_vad/silero_vad.onnx")
+    sound = np.load(shared_model("silero_vad/vad_stream_dev.npz"))["x"].astype(np.float32) / 32768
+    out = tmp_path / "out.onnx"
+    facts = quantize_dynamic(source, out, Settings(), lambda _: None)
+    assert facts["metrics"]["quantized_nodes"] == 4
+    assert out.stat().st_size < 0.85 * source.stat().st_size
+    speech = []
+    for path in (source, out):
+        session, state, found = (
+            ort.InferenceSession(path, providers=["CPUExecutionProvider"]),
+            np.zeros((2, 1, 128)),
+            [],
+        )
+        for start in range(448, 448 + 200 * 512, 512):
+            feeds = {
+                "input": sound[None, start : start + 576],
+                "sr": np.array(16000),
+                "state": state.astype(np.float32),
+            }
+            probability, state = session.run(["output", "stateN"], feeds)
+            found.append(probability.item())
+        speech.append(np.array(found))
+    quality = sqnr_db(*speech)
+    print(f"silero, 200 frames with state carried on, dynamic INT8: {quality:.1f} dB")
+    assert quality > 30
