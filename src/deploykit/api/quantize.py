@@ -15,7 +15,7 @@ from deploykit.progress import OnProgress, silent
 from deploykit.quantize.product import best_path
 from deploykit.quantize.stage import AccuracyGate, QuantizeStage
 from deploykit.stage import run_stage
-from deploykit.target import Target, parse_target
+from deploykit.target import Target, get_target, parse_target, target_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -156,7 +156,7 @@ def _check(
             code="DK381",
             target=target.name,
             context=[f"it takes {', '.join(target.precisions)}"],
-            hint="choose one of these, or another --target",
+            hint=f"choose one of these, or a target that takes it: {', '.join(_taking(precision))}",
         )
     methods = PRECISIONS[precision].methods
     if method not in methods:
@@ -203,6 +203,10 @@ def _check_static(precision: str, smooth_quant: float | None, *, bias_correction
                 code="DK345",
                 hint=f"leave {option} away, or --precision int8",
             )
+
+
+def _taking(precision: str) -> list[str]:
+    return [name for name in target_names() if precision in get_target(name).precisions]
 
 
 def _nearest(given: str, known: Sequence[str], option: str) -> str:
