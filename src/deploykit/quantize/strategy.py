@@ -161,9 +161,8 @@ class Search:
 
     def _put_back(self, best: Score) -> Score:
         """Puts nodes back into integers, in groups that are halved where they break the budget."""
-        noise = {row.node: row.noise for row in self._ranking}
-        left = sorted((name for name in noise if name not in best.nodes), key=lambda name: noise[name])
-        groups = list(_halves(left))
+        left = sorted((row for row in self._ranking if row.node not in best.nodes), key=_ratio)
+        groups = _halves([row.node for row in left])
         for _ in range(RESTORES):
             if not groups:
                 break
