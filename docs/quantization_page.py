@@ -12,6 +12,7 @@ SUMMARY = (
     *("model", "metric", "float", "int8 auto", "int8 search", "mixed", "onnxruntime, best", "NNCF, better"),
     "significantly worse than",
 )
+NOISE = ("model", "int8 auto", "int8 search", "mixed", "onnxruntime, best", "NNCF, better")
 PEERS = ("onnxruntime ", "NNCF ")
 # What each side is represented by in the summary: the best of its static int8.
 OURS = ("int8 auto", "int8 search", "mixed")
@@ -21,7 +22,7 @@ LEVEL = 0.05
 def page(text: Path, data: Path) -> str:
     """The whole page."""
     results = json.loads(data.read_text(encoding="utf-8")) if data.exists() else {}
-    body = [*_summary(results), ""]
+    body = [*_summary(results), "", "SQNR of the outputs on the same half, in dB:", "", *_noise(results), ""]
     for name, entry in results.items():
         metric = entry["metric"].rpartition(":")[2] if entry["metric"] else "none"
         body += [f"### {name}", "", f"Metric: {metric}. Data: {entry['data']}.", ""]
@@ -86,6 +87,33 @@ def _summary(results: dict) -> list[str]:
     return lines
 
 
+def _noise(results: dict) -> list[str]:
+    """The summary by SQNR, and on how many models ours is the highest."""
+    lines = [f"| {' | '.join(NOISE)} |", "|---" * len(NOISE) + "|"]
+    first = total = 0
+    for name, entry in results.items():
+        unscored = {**entry, "metric": None}
+        cells = entry["cells"]
+        shown = [_of(cells.get(recipe), unscored) for recipe in OURS]
+        shown += [_best(cells, start, unscored) for start in PEERS]
+        lines.append(f"| {name} | {' | '.join(shown)} |")
+        mine = [cell["sqnr_db"] for recipe in OURS if (cell := cells.get(recipe)) and cell.get("sqnr_db")]
+        theirs = [cell["sqnr_db"] for start in PEERS for cell in _static(cells, start) if cell["sqnr_db"]]
+        if mine and theirs:
+            total += 1
+            first += max(mine) >= max(theirs)
+    return [*lines, "", f"The highest is deploykit's on {first} of {total} models."]
+
+
+def _static(cells: dict, start: str) -> list[dict]:
+    """What a peer made in static int8."""
+    return [
+        cell
+        for recipe, cell in cells.items()
+        if recipe.startswith(start) and not recipe.endswith("dynamic") and "failed" not in cell
+    ]
+
+
 def _worse(entry: dict) -> dict[str, list[str]]:
     """By recipe of ours: the peers that are better by more than chance at the same share of int8 MACs or more.
 
@@ -128,14 +156,10 @@ def _of(cell: dict | None, entry: dict) -> str:
 
 def _best(cells: dict, start: str, entry: dict) -> str:
     """The best static int8 of a peer."""
-    known = [
-        cell
-        for recipe, cell in cells.items()
-        if recipe.startswith(start) and not recipe.endswith("dynamic") and "failed" not in cell
-    ]
+    known = _static(cells, start)
     if not known:
         return "failed" if any(recipe.startswith(start) for recipe in cells) else ""
-    best = min(known, key=lambda cell: _loss(cell) if entry["metric"] else -cell["sqnr_db"])
+    best = min(known, key=lambda cell: _loss(cell) if entry["metric"] else -(cell["sqnr_db"] or float("inf")))
     return f"{_of(best, entry)} ({best['int8_macs'] or 0:.0%})"
 
 
