@@ -12,7 +12,7 @@ TARGET = Target(
     extra=None,
     packages=(),
     distributions=(),
-    precisions=("fp32", "fp16", "int8"),
+    precisions=("fp32", "fp16", "int8", "mixed"),
     # The LiteRT quantization specification: int8 activations with a fitted zero point, int8 weights per channel with
     # zero point 0, int32 bias.
     scheme=QuantizationScheme(

@@ -12,7 +12,7 @@ TARGET = Target(
     extra=None,
     packages=(),
     distributions=(),
-    precisions=("fp32", "fp16", "int8", "int8-dynamic", "int8-weights", "int4-weights"),
+    precisions=("fp32", "fp16", "int8", "int8-dynamic", "int8-weights", "int4-weights", "mixed"),
     versions=("wasm", "webgpu", "webnn", "webgl"),
     # Its wasm backend has ONNX Runtime's own CPU kernels; relaxed SIMD adds pairs of u8*s8 products like x86 does.
     scheme=QuantizationScheme(

@@ -12,7 +12,7 @@ TARGET = Target(
     extra=None,
     packages=(),
     distributions=(),
-    precisions=("fp32", "fp16", "bf16", "int8", "int4-weights"),
+    precisions=("fp32", "fp16", "bf16", "int8", "int4-weights", "mixed"),
     versions=("11.1", "10.16", "10.1", "8.6", "8.5"),
     # As TensorRT for RTX: int8 on both sides, zero points of 0, a float bias, the residual of an Add with its own Q/DQ.
     scheme=QuantizationScheme(

@@ -26,7 +26,7 @@ TARGET = Target(
     extra="tensorrt-rtx",
     packages=("tensorrt_rtx",),
     distributions=("tensorrt_rtx",),
-    precisions=("fp32", "fp16", "bf16", "int8", "int4-weights"),
+    precisions=("fp32", "fp16", "bf16", "int8", "int4-weights", "mixed"),
     options={
         "sm": "GPU generations the engine is built for, as compute capabilities: sm=89,120 (the default)",
         "tf32": "true lets fp32 layers use TF32 tensor cores, which round inputs to 10 bits (default: false)",
