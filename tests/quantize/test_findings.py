@@ -19,9 +19,8 @@ def model(tmp_path):
 
 
 def feeds(count, **changed):
-    return [
-        {name: changed.get(name, RNG.uniform(-3, 3, size=(50, 4))).astype(np.float32) for name in "xz"} for _ in range(count)
-    ]
+    values = ({name: RNG.uniform(-3, 3, size=(50, 4)) for name in "xz"} | changed for _ in range(count))
+    return [{name: array.astype(np.float32) for name, array in found.items()} for found in values]
 
 
 def said(found, code):
