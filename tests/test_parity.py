@@ -72,6 +72,7 @@ def test_nan_and_infinities_never_pass(bad, side):
     (finding,) = comparison.findings()
     assert (finding.code, finding.tensor) == ("DK402", "y")
     assert "1 in the" in finding.message
+    assert bool(finding.hint) == ("in the reference" in finding.message)
 
 
 def test_a_nan_in_one_sample_is_not_washed_out_by_later_ones():

@@ -288,7 +288,9 @@ class OutputComparison:
         if any(self._nonfinite):
             sides = [f"{n} in the {side}" for n, side in zip(self._nonfinite, _SIDES, strict=True) if n]
             text = f"{what} has NaN or infinite values: {' and '.join(sides)}, of {self._elements} each"
-            return failure("DK402", text, tensor=self.name)
+            # Numbers that the float model does not give either are no fault of the candidate's.
+            hint = "the reference gives them too: compare on inputs that it takes" if self._nonfinite[0] else ""
+            return failure("DK402", text, tensor=self.name, hint=hint)
         if self._exact_kind:
             share = 100 * self._unequal / self._elements
             text = f"{what} must be equal and is not: {self._unequal} of {self._elements} values differ ({share:.3g} %)"

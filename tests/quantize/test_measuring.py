@@ -76,3 +76,16 @@ def test_peaks_cover_every_float_tensor(case):
     peaks = measure_peaks(model, path, Settings(data=request), lambda step: None)[0]
     assert set(peaks) == {"x", "a", "r", "y"}
     assert peaks["y"] == 40.0
+
+
+def test_peaks_leave_sequences_out(tmp_path):
+    text = """g (float[2] a, float[2] b) => (float[4] y) {
+        s = SequenceConstruct (a, b)
+        c = ConcatFromSequence <axis=0> (s)
+        y = Relu (c)
+    }"""
+    path = onnx_text(text, tmp_path / "m.onnx")
+    np.savez(tmp_path / "calib.npz", a=np.float32([[1, 2]]), b=np.float32([[3, -4]]))
+    request = data_request(str(tmp_path / "calib.npz"), "calibration")
+    peaks = measure_peaks(load_float(path)[0], path, Settings(data=request), lambda step: None)[0]
+    assert peaks == {"a": 2.0, "b": 4.0, "c": 4.0, "y": 3.0}

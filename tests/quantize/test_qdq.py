@@ -265,3 +265,13 @@ def test_saturation_is_found_exactly_where_the_emulation_shows_it(tmp_path, redu
     assert set(found.saturating) == (set() if reduce_range else {"mm"})
     said = about_saturation(found.saturating)
     assert [finding.node for finding in said] == ([] if reduce_range else ["mm"])
+
+
+@pytest.mark.parametrize("scheme", [AFFINE, SYMMETRIC], ids=["affine", "symmetric"])
+def test_a_stack_of_matrices_runs(tmp_path, scheme):
+    path = onnx_text(
+        "g (float[3,4,32] x) => (float[3,4,16] y) { y = MatMul (x, w) }", tmp_path / "m.onnx", w=normal(3, 32, 16)
+    )
+    feeds = {"x": normal(3, 4, 32)}
+    found = quantized(path, [feeds], scheme)
+    assert sqnr_db(run(path, feeds)["y"], run(found.path, feeds)["y"]) > 30

@@ -210,3 +210,9 @@ def test_a_tensor_that_is_an_output_takes_no_factors_but_a_mul(tmp_path):
     expected = run(path, feeds[0])["a"]
     found = run(tmp_path / "e.onnx", feeds[0])["a"]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
+
+
+def test_constants_are_not_equalised(tmp_path):
+    text = "g (float[2,8] x) => (float[2,4] y) { h = MatMul (c, w)  z = MatMul (x, w)  y = Add (h, z) }"
+    path = onnx_text(text, tmp_path / "m.onnx", c=normal(2, 8), w=normal(8, 4))
+    assert [site.name for site in find_sites(graph.load(path))] == ["x"]

@@ -18,7 +18,7 @@ from deploykit.quantize.places import Place, Rewriter, constant_reader, places, 
 from deploykit.quantize.plan import FloatNode, check_exclusions, is_float
 from deploykit.quantize.prepare import is_constant, load_float
 from deploykit.quantize.product import counts, macs_share, written
-from deploykit.quantize.slices import reading, shrinks, to_int8
+from deploykit.quantize.slices import reading, shrinks, to_int8, why_not_integers
 from deploykit.report import warning
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ def _why_float(node: ir.Node, exclude: tuple[str, ...]) -> str | None:
         return "its weight is no matrix"
     if not shrinks(math.prod(shape), 8, shape[-1]):
         return f"its weight has only {math.prod(shape)} elements: quantizing the input costs more than it saves"
-    return None
+    assert weight is not None
+    return why_not_integers(weight) or None
 
 
 def _why_float_lstm(node: ir.Node) -> str | None:
@@ -133,7 +134,7 @@ def _why_float_lstm(node: ir.Node) -> str | None:
         return "its operands are not float32"
     if not all(shrinks(math.prod(shape), 8, shape[0] * shape[1]) for shape in map(shape_of, weights)):
         return "its weights are so few that quantizing the input costs more than it saves"
-    return None
+    return next((reason for weight in weights if weight is not None and (reason := why_not_integers(weight))), None)
 
 
 class _Dynamic:

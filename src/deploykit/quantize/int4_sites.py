@@ -11,7 +11,7 @@ from deploykit.quantize.families import MAC_OPS, RECURRENT
 from deploykit.quantize.places import Place, constant_reader, places, shape_of
 from deploykit.quantize.plan import FloatNode
 from deploykit.quantize.prepare import is_constant
-from deploykit.quantize.slices import shrinks
+from deploykit.quantize.slices import shrinks, why_not_integers
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -102,7 +102,8 @@ def _why_float(node: ir.Node, exclude: tuple[str, ...], block: int, *, form: For
         return "its weight is the first operand" if first else "both operands are computed: there is no weight"
     if not constant_reader(weight):
         return "its weight is not float32"
-    return _why_float_matrix(node, shape_of(weight), block, form=form, opset=opset)
+    assert weight is not None
+    return _why_float_matrix(node, shape_of(weight), block, form=form, opset=opset) or why_not_integers(weight) or None
 
 
 def _why_float_matrix(node: ir.Node, shape: tuple[int, ...], block: int, *, form: Form, opset: int) -> str | None:

@@ -14,6 +14,7 @@ from deploykit import graph
 from deploykit.data import open_request
 from deploykit.quantize.calibration import Calibration
 from deploykit.quantize.findings import about_samples
+from deploykit.quantize.half_rules import is_single
 from deploykit.quantize.holdout import calibrating, carried, held_out, widened
 from deploykit.quantize.ranges import Ranges, load_ranges
 from deploykit.quantize.resume import Keeper, is_progress
@@ -158,12 +159,10 @@ def measure_peaks(
     model: ir.Model, source: Path, settings: Settings, on_progress: OnProgress
 ) -> tuple[dict[str, float], dict[str, Any], list[Finding]]:
     """The largest magnitude of every float tensor of the main graph over the data, for half precision."""
-    import onnx_ir as ir_
-
     names = [
         value.name
         for value in (*model.graph.inputs, *(value for node in model.graph for value in node.outputs))
-        if value.name and value.dtype == ir_.DataType.FLOAT and value.name not in model.graph.initializers
+        if value.name and is_single(value) and value.name not in model.graph.initializers
     ]
     seen = _observe(model, names, source, settings, on_progress, histograms=False)
     peaks = {

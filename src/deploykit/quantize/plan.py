@@ -16,7 +16,9 @@ from deploykit.quantize.families import (
     PASS_THROUGH,
     RECURRENT,
 )
+from deploykit.quantize.places import constant_reader
 from deploykit.quantize.prepare import is_constant
+from deploykit.quantize.slices import why_not_integers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -164,6 +166,9 @@ def _why_float(
         value = node.inputs[index]
         if value is not None and value.name in unseen:
             return f"its input {value.name!r} was empty or not finite in every calibration sample"
+    for value in node.inputs[:2]:
+        if constant_reader(value) and value is not None and (unfit := why_not_integers(value)):
+            return unfit
     logarithm = _logarithm_behind(node)
     if logarithm is not None:
         return (

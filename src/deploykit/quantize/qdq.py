@@ -181,6 +181,8 @@ class Inserter:
         weight = constant_of(value)
         assert weight is not None
         axis = weighting.channel_axis(node, index, weight.ndim) if self._scheme.per_channel else None
+        if node.op_type == "MatMul" and weight.ndim > 2:
+            axis = None  # onnxruntime 1.32 has no kernel for a stack of matrices with a scale a column
         found, share = self._quantized(node, index, weight, axis, step, bias, bits=8)
         if share > 0 and self._scheme.reduce_range:
             found, share = self._quantized(node, index, weight, axis, step, bias, bits=7)

@@ -18,6 +18,7 @@ Array = np.ndarray[Any, Any]
 SLICE = 1 << 22
 # The room that a scale, a zero point, their names and a node take beside the integers, in bytes.
 OVERHEAD = 250
+_REASON = "deploykit.why_not_integers"
 
 
 @contextlib.contextmanager
@@ -52,6 +53,28 @@ def rows_of(array: Array) -> Iterator[slice]:
     step = max(1, SLICE * array.shape[0] // array.size)
     for start in range(0, array.shape[0], step):
         yield slice(start, start + step)
+
+
+def why_not_integers(value: ir.Value) -> str:
+    """Why no integers stand for a float32 weight; "" when some do. The data is read once, whoever asks again."""
+    tensor = value.const_value
+    assert tensor is not None
+    if _REASON not in tensor.meta:
+        low = high = 0.0
+        with reading(value) as weight:
+            for rows in rows_of(weight):
+                part = weight[rows]
+                if part.size:  # NaN stays NaN in both
+                    low, high = float(np.minimum(low, part.min())), float(np.maximum(high, part.max()))
+        reason = ""
+        if not np.isfinite(high - low):
+            reason = f"its weight {value.name!r} has NaN or infinite values"
+        elif 0.0 < max(high, -low) < SMALLEST_SCALE * 127:
+            reason = (
+                f"its weight {value.name!r} is below {max(high, -low):.1g} everywhere: no float32 scale is so small"
+            )
+        tensor.meta[_REASON] = reason
+    return str(tensor.meta[_REASON])
 
 
 def to_int8(weight: Array, axis: int | None, *, summed: int | None = None) -> QuantizedWeight:

@@ -110,6 +110,8 @@ def find_sites(model: ir.Model) -> list[Site]:
         value = node.inputs[0] if node.op_type in READERS and not node.domain else None
         if value is None or value in seen or not is_float(value) or value.shape is None:
             continue
+        if value.is_initializer() and not value.is_graph_input():  # a constant, of which nothing is measured
+            continue
         seen.add(value)
         site = _site(model.graph, value, len(value.shape))
         if site is not None:

@@ -34,6 +34,8 @@ HINTS = {
     "int8-weights": "--exclude NODE with the layers that are sensitive; the first and the last ones often are",
     "int4-weights": "--calib DATA rounds by GPTQ; --block-size 16 and --exclude NODE lose less; so does int8-weights",
 }
+# The same for 4 bits that were rounded with calibration data already.
+ROUNDED = "--block-size 16 and --exclude NODE with the layers that are sensitive lose less; so does int8-weights"
 # A sequence of states needs more steps than independent samples do before an error has built up.
 VERIFY_STEPS = 64
 
@@ -91,13 +93,13 @@ def verify_job(
     if data["purpose"] == "calibration" and not held and precision == "int8":
         text = f"outputs were compared on {result['samples']} samples that also calibrated: too few to hold some out"
         said.append(note("DK374", text, hint="give 64 samples or more to --calib").as_dict())
-    found = [_with_way_out(finding, precision) for finding in result["findings"]]
+    hint = ROUNDED if data["purpose"] == "calibration" and precision == "int4-weights" else HINTS.get(precision, "")
+    found = [_with_way_out(finding, hint) for finding in result["findings"]]
     return {**result, "findings": [*said, *found], "held_out": bool(held)}
 
 
-def _with_way_out(finding: dict[str, Any], precision: str) -> dict[str, Any]:
+def _with_way_out(finding: dict[str, Any], hint: str) -> dict[str, Any]:
     """A failed gate says what makes a result of that precision better."""
-    hint = HINTS.get(precision, "")
     if not hint or finding["severity"] != "error" or finding["hint"]:
         return finding
     return {**finding, "hint": hint}

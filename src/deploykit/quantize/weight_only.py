@@ -15,7 +15,7 @@ from deploykit.quantize.places import Place, Rewriter, constant_reader, meeting_
 from deploykit.quantize.plan import FloatNode, check_exclusions
 from deploykit.quantize.prepare import is_constant, load_float
 from deploykit.quantize.product import counts, written
-from deploykit.quantize.slices import reading, shrinks, to_int8
+from deploykit.quantize.slices import reading, shrinks, to_int8, why_not_integers
 from deploykit.quantize.weights import channel_axis
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def why_float(node: ir.Node, indices: list[int], exclude: tuple[str, ...], *, bi
     if not any(_worth_it(node, value, index, bits) for value, index in sizes):
         size = max(value.const_value.size for value, _ in sizes if value.const_value is not None)
         return f"its weight has only {size} elements: integers and scales would not be smaller"
-    return ""
+    return next((reason for value, _ in sizes if (reason := why_not_integers(value))), "")
 
 
 def _worth_it(node: ir.Node, value: ir.Value, index: int, bits: int) -> bool:
