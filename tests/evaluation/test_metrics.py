@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from sklearn import metrics as reference
@@ -100,9 +102,11 @@ def test_unknown_metric_suggests_the_nearest():
     assert set(METRICS) == {line.partition(":")[0] for line in caught.value.context}
 
 
-def test_a_file_with_a_metric_may_have_dataclasses(tmp_path):
+def test_a_file_with_a_metric_may_have_dataclasses_and_neighbours(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", sys.path.copy())
+    (tmp_path / "beside_the_metric.py").write_text("")
     (tmp_path / "typed.py").write_text(
-        "from __future__ import annotations\nimport dataclasses\n"
+        "from __future__ import annotations\nimport dataclasses\nimport beside_the_metric\n"
         "@dataclasses.dataclass\nclass Limits:\n    low: float = 2.0\n"
         "def above(outputs, label):\n    return outputs['y'][0, 0] > Limits().low\n"
     )

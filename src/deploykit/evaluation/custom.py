@@ -99,5 +99,8 @@ def _load_file(path: Path) -> ModuleType:
         raise ImportError(f"cannot read {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # a dataclass looks for its own module there
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # as for a script: its neighbours can be imported
     spec.loader.exec_module(module)
     return module
