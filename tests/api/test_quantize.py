@@ -237,9 +237,7 @@ def test_ranges_are_saved_and_reused_by_another_scheme(digits, tmp_path):
 
 def test_a_drop_beyond_the_limit_fails_and_writes_nothing(digits, tmp_path):
     out = tmp_path / "d.onnx"
-    report = deploykit.quantize(
-        digits["model"], output=out, precision="int8", calib=digits["calib"], eval=digits["test"], max_drop=-1
-    )
+    report = deploykit.quantize(digits["model"], output=out, precision="int8-weights", eval=digits["test"], max_drop=-1)
     assert report.exit_code == 1
     assert "DK375" in {finding.code for finding in report.findings if finding.severity == "error"}
     assert report.artifact is None

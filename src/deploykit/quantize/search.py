@@ -55,7 +55,7 @@ def quantize_mixed(source: Path, output: Path, settings: Settings, on_progress: 
     seconds = time.perf_counter() - started
     made = quantizer.quantize(outcome.best.recipe)
     said = _about(outcome, ranking, evaluator, settings)
-    if outcome.met:
+    if outcome.met or settings.whole:  # what misses the gate with every node in integers fails the comparison
         facts = _facts(quantizer, made, output, said, left=outcome.left)
     else:
         (output.parent / KEPT).mkdir()
@@ -134,7 +134,10 @@ def _about(outcome: Outcome, ranking: Sequence[Sensitivity], evaluator: Evaluato
     best = outcome.best
     if not outcome.plain.nodes:
         return []
-    said = [_result(outcome, settings) if outcome.met else _over_budget(outcome, settings, evaluator)]
+    if outcome.met:
+        said = [_result(outcome, settings)]
+    else:
+        said = [] if settings.whole else [_over_budget(outcome, settings, evaluator)]
     rows = {row.node: row for row in ranking}
     said += [_left(rows.get(name), name, evaluator) for name in outcome.left]
     limit = (settings.accuracy or {}).get("max_drop")

@@ -25,6 +25,7 @@ class Settings:
     smooth_quant: migration strength of SmoothQuant, 0 to 1; None: off. bias_correction: shift biases by the measured
     mean error. sensitivity: rank the nodes by what quantizing each costs.
     accuracy: labelled data (a DataRequest), metric and max_drop that a search has to keep; None without.
+    whole: the search leaves nothing in float: it takes the method and corrections that hold the SQNR gate.
     """
 
     scheme: QuantizationScheme | None = None
@@ -41,6 +42,7 @@ class Settings:
     bias_correction: bool = False
     sensitivity: bool = False
     accuracy: Mapping[str, Any] | None = None
+    whole: bool = False
 
     @property
     def calibrates(self) -> bool:
@@ -49,8 +51,8 @@ class Settings:
 
     @property
     def searches(self) -> bool:
-        """Whether there is a budget of accuracy, which a search has to keep."""
-        return self.accuracy is not None and self.accuracy["max_drop"] is not None
+        """Whether the result is found by measuring candidates."""
+        return self.whole or (self.accuracy is not None and self.accuracy["max_drop"] is not None)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form."""

@@ -63,6 +63,7 @@ class QuantizeStage(Stage):
         smooth_quant: float | None = None,
         bias_correction: bool = False,
         sensitivity: bool = False,
+        whole: bool = False,
     ) -> None:
         self.precision = precision
         self.scheme = scheme
@@ -78,6 +79,7 @@ class QuantizeStage(Stage):
         self.smooth_quant = smooth_quant
         self.bias_correction = bias_correction
         self.sensitivity = sensitivity
+        self.whole = whole
 
     @property
     def options(self) -> dict[str, Any]:
@@ -100,6 +102,7 @@ class QuantizeStage(Stage):
             "bias_correction": self.bias_correction,
             "exclude": list(self.exclude),
             "keep_io": self.keep_io,
+            **({"whole": True} if self.whole else {}),
             "gate": None
             if self.gate is None
             else {"metric": self.gate.metric, "max_drop": self.gate.max_drop, "data": _without_paths(self.gate.data)},
@@ -163,6 +166,7 @@ class QuantizeStage(Stage):
             smooth_quant=self.smooth_quant,
             bias_correction=self.bias_correction,
             sensitivity=self.sensitivity,
+            whole=self.whole,
             accuracy=None
             if gate is None
             else {"data": dict(gate.data), "metric": gate.metric, "max_drop": gate.max_drop},

@@ -81,7 +81,7 @@ class Search:
         """The most quantized candidate within the budget, on the samples that a search scores."""
         candidates = self._methods(plain)
         best = next(filter(self.meets, candidates), None)
-        if best is None:
+        if best is None and not self._settings.whole:
             order = self._by_price(candidates[0].recipe)
             best = self._shortest_prefix(candidates[0].recipe, order)
             best = None if best is None else self._exchanged(self._put_back(best))
