@@ -114,7 +114,9 @@ def quantized(find: Callable[[str], Path], name: str, target: str, folder: Path)
     feeds = list(MODELS[name][0](find))
     for index, feed in enumerate(feeds):
         np.savez(calib / f"{index}.npz", **feed)
-    source = _of_fixed_size(find(f"{name}.onnx"), feeds[0], folder / "float.onnx")
+    source = find(f"{name}.onnx")
+    if target != "onnxruntime":  # which takes any sizes
+        source = _of_fixed_size(source, feeds[0], folder / "float.onnx")
     settings = Settings(scheme=get_target(target).scheme, data=data_request(str(calib), "calibration"))
     quantize_static(source, folder / "q.onnx", settings, silent)
     return folder / "q.onnx", feeds[0]
