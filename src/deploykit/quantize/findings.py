@@ -159,7 +159,7 @@ def about_saturation(saturating: Mapping[str, float]) -> list[Finding]:
     return [
         warning(
             "DK358",
-            f"on a CPU without VNNI {shares[worst]:.0%} of the pairs of u8*s8 products of node {worst!r}{others} saturate "
+            f"on a CPU without VNNI {shares[worst]:.0%} of the pairs of u8*s8 products of {worst!r}{others} saturate "
             "int16, and the result differs from other CPUs",
             node=worst,
             hint="DEPLOYKIT_VNNI=0 in the environment makes the model for such CPUs: 7-bit weights in these nodes",
