@@ -118,3 +118,16 @@ def test_rows_in_parts_are_the_rows_in_one(monkeypatch):
     for one, other in zip(whole, parts, strict=True):
         assert np.mean(one.codes == other.codes) > 0.999  # sums of matrix products may differ in the last bit
         assert np.array_equal(one.scale, other.scale)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize(
+    "solve", [round_to_nearest, lambda *a, **k: Gptq(np.eye(64, dtype=np.float32)).quantize(*a, **k)]
+)
+def test_a_block_of_zeros_stays_one(symmetric, solve):
+    weight = normal(6, 64)
+    weight[2], weight[4, :32] = 0, 0
+    made = solve(weight, 32, symmetric=symmetric)
+    assert not made.dequantized()[weight == 0].any()
+    if symmetric:
+        assert (made.zero == 8).all()

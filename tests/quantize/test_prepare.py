@@ -74,3 +74,13 @@ def test_an_initializer_that_is_an_input_is_a_constant(tmp_path):
     found = quantized(tmp_path / "m.onnx", [{"x": normal(1, 4)}])
     assert [value.name for value in found.model.graph.inputs] == ["x"]
     assert len(found.nodes("DequantizeLinear")) == 2
+
+
+def test_a_model_that_is_not_valid_at_a_higher_opset_is_refused(tmp_path):
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, None)
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    proto = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    onnx.save(onnx.helper.make_model(proto, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="'shape'") as caught:
+        load_float(tmp_path / "m.onnx", minimum_opset=21)
+    assert caught.value.code == "DK351"

@@ -73,9 +73,12 @@ def searched_grid(blocks: Array, importance: Array, *, symmetric: bool = False) 
         high = np.maximum(high, -low)
         low = high * np.float32(-MIDDLE / (TOP - MIDDLE))
     scale, zero = _grid(low, high)
+    if symmetric:
+        zero = np.full_like(zero, MIDDLE)  # of a block of zeros too, which has no range that says so
     least = _error(blocks, scale, zero, importance)
     for share in SHARES:
         other, moved = _grid(low * share, high * share)
+        moved = zero if symmetric else moved
         error = _error(blocks, other, moved, importance)
         better = error < least
         scale, zero = np.where(better, other, scale), np.where(better, moved, zero)

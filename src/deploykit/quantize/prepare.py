@@ -71,6 +71,8 @@ def raise_opset(model: ir.Model, version: int, path: Path) -> ir.Model:
     """
     try:
         converted = version_converter.convert_version(ir.to_proto(model), version)
+        if not any(isinstance(value.const_value, ir.ExternalTensor) for value in model.graph.initializers.values()):
+            onnx.checker.check_model(converted)  # it takes external data by relative paths only
     except Exception as problem:  # the converter raises RuntimeError, ValueError and protobuf's own errors
         raise ModelError(
             f"{path.name} has opset {graph.opset(model)}, and it cannot be raised to {version}: {problem}",
@@ -78,8 +80,6 @@ def raise_opset(model: ir.Model, version: int, path: Path) -> ir.Model:
             file=path,
             hint=f"export the model again with --opset {version} or higher",
         ) from problem
-    if not any(isinstance(value.const_value, ir.ExternalTensor) for value in model.graph.initializers.values()):
-        onnx.checker.check_model(converted)  # it takes external data by relative paths only
     raised: ir.Model = ir.from_proto(converted)
     raised.producer_name, raised.producer_version = model.producer_name, model.producer_version
     return raised

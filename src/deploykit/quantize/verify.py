@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,13 +90,21 @@ def verify_job(
         first.close()
         second.close()
     said = [finding.as_dict() for finding in about]
-    said += [] if data["purpose"] == "calibration" else [finding.as_dict() for finding in dataset.findings]
+    if data["purpose"] != "calibration":
+        said += [_about_data(finding).as_dict() for finding in dataset.findings]
     if data["purpose"] == "calibration" and not held and precision == "int8":
         text = f"outputs were compared on {result['samples']} samples that also calibrated: too few to hold some out"
         said.append(note("DK374", text, hint="give 64 samples or more to --calib").as_dict())
     hint = ROUNDED if data["purpose"] == "calibration" and precision == "int4-weights" else HINTS.get(precision, "")
     found = [_with_way_out(finding, hint) for finding in result["findings"]]
     return {**result, "findings": [*said, *found], "held_out": bool(held)}
+
+
+def _about_data(finding: Finding) -> Finding:
+    """What was said about the samples, with the option that this command takes them by."""
+    if finding.code != "DK320":
+        return finding
+    return dataclasses.replace(finding, hint="--calib DATA compares on real inputs")
 
 
 def _with_way_out(finding: dict[str, Any], hint: str) -> dict[str, Any]:
