@@ -28,6 +28,8 @@ def test_targets_take_precisions_of_the_table(name: str) -> None:
         ({"precision": "int4-weights", "block_size": 24}, "DK343"),
         ({"precision": "int8", "calib": "random", "smooth_quant": 1.5}, "DK344"),
         ({"precision": "fp16", "bias_correction": True}, "DK345"),
+        ({"precision": "int8-weights", "ranges": "r.json"}, "DK345"),
+        ({"precision": "int8", "calib": "random", "block_size": 64}, "DK345"),
         ({"precision": "fp16", "method": "entropy"}, "DK382"),
         ({"precision": "int4-weights", "method": "minmax"}, "DK382"),
     ],

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # The comparison of outputs failed.
 SQNR_MISSED = "DK401"
+# What --block-size is when it is not given.
+BLOCK = 32
 # Below this a block's scale takes as much room as its weights.
 SMALLEST_BLOCK = 16
 
@@ -43,7 +45,7 @@ def quantize(
     exclude: Sequence[str] = (),
     keep_io: bool = False,
     ranges: str | Path | None = None,
-    block_size: int = 32,
+    block_size: int = BLOCK,
     smooth_quant: float | None = None,
     bias_correction: bool = False,
     sensitivity: bool = False,
@@ -82,7 +84,16 @@ def quantize(
     calib, eval = _as_data(calib), _as_data(eval)
     _check(precision, place, method, max_drop, eval, metric, samples)
     _check_numbers(precision, block_size, smooth_quant)
-    _check_static(precision, smooth_quant, bias_correction=bias_correction, sensitivity=sensitivity)
+    _check_own(
+        precision,
+        {
+            "--smooth-quant": smooth_quant is not None,
+            "--bias-correction": bias_correction,
+            "--sensitivity": sensitivity,
+            "--ranges": kept is not None,
+            "--block-size": block_size != BLOCK,
+        },
+    )
     if requires_calibration(precision) and calib is None and (kept is None or not kept.exists()):
         raise _no_calibration(precision, kept)
     io.existing_file(source, "model file")
@@ -90,7 +101,7 @@ def quantize(
     if max_drop is not None or precision == "mixed":  # what a search without success writes
         io.check_output(best_path(final), force=force)
     if kept is not None:
-        io.check_output(kept, force=True)
+        _check_ranges(kept, source, final)
     graph.check_file(source)
     about: dict[str, Any] = {"seed": seed, "dims": bounds_of(dims), "contract": contract, "label": label}
     make = functools.partial(
@@ -220,21 +231,26 @@ def _check_numbers(precision: str, block_size: int, smooth_quant: float | None) 
         raise UsageError(f"--smooth-quant {smooth_quant:g}: 0 to 1 is needed", code="DK344", hint="--smooth-quant 0.5")
 
 
-def _check_static(precision: str, smooth_quant: float | None, *, bias_correction: bool, sensitivity: bool) -> None:
-    """Options that only static INT8 has are refused elsewhere, not ignored."""
-    if PRECISIONS[precision].searched:
-        return
-    asked = {
-        "--smooth-quant": smooth_quant is not None,
-        "--bias-correction": bias_correction,
-        "--sensitivity": sensitivity,
-    }
-    for option, given in asked.items():
-        if given:
+def _check_ranges(ranges: Path, source: Path, output: Path) -> None:
+    """Whether the file of ranges can be written, and is not one of the files that this is about."""
+    io.check_output(ranges, force=True)
+    for what, file in (("the model", source), ("the output", output), ("the output", best_path(output))):
+        if ranges.resolve() == file.resolve():
             raise UsageError(
-                f"{option} belongs to --precision int8 or mixed, and {precision} was asked for",
+                f"--ranges names {what}: {ranges}", code="DK346", hint=f"--ranges {output.with_suffix('.ranges.json')}"
+            )
+
+
+def _check_own(precision: str, given: Mapping[str, bool]) -> None:
+    """Options of one precision are refused elsewhere, not ignored."""
+    for option, asked in given.items():
+        owner = "int4-weights" if option == "--block-size" else "int8"
+        if asked and precision != owner and not (owner == "int8" and PRECISIONS[precision].searched):
+            others = " or mixed" if owner == "int8" else ""
+            raise UsageError(
+                f"{option} belongs to --precision {owner}{others}, and {precision} was asked for",
                 code="DK345",
-                hint=f"leave {option} away, or --precision int8",
+                hint=f"leave {option} away, or --precision {owner}",
             )
 
 

@@ -6,6 +6,9 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit import graph
+from deploykit.data import open_request
+from deploykit.evaluation import make_metric
 from deploykit.progress import OnProgress, silent
 from deploykit.quantize.settings import Settings
 
@@ -33,7 +36,21 @@ def quantize_job(
     settings: dict[str, Any],
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """Writes the quantized model at `output`; settings as `Settings.as_dict` has them. Returns `Product` facts."""
+    """Writes the quantized model at `output`; settings as `Settings.as_dict` has them. Returns `Product` facts.
+
+    Raises UsageError and DataError for a metric and labels that cannot be scored, and as the job of the precision does.
+    """
     module, _, name = JOBS[precision].partition(":")
     job: Job = getattr(importlib.import_module(module), name)
-    return job(Path(model), Path(output), Settings.from_dict(settings), on_progress)
+    asked = Settings.from_dict(settings)
+    _check_accuracy(Path(model), asked)
+    return job(Path(model), Path(output), asked, on_progress)
+
+
+def _check_accuracy(source: Path, settings: Settings) -> None:
+    """Refuses a metric or labels that cannot be scored before minutes of calibration, not after them."""
+    if settings.accuracy is None:
+        return
+    make_metric(settings.accuracy["metric"], (source,))
+    inputs, _ = graph.interface(graph.load(source))
+    open_request(settings.accuracy["data"], inputs, source)
