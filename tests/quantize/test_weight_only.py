@@ -168,3 +168,10 @@ def test_weights_that_only_move_are_folded_first(tmp_path):
     feeds = {"x": normal(5, 1, 16), "u": normal(3, 48), "k": normal(48, 8)}
     expected, found = run(path, feeds), run(out, feeds)
     assert all(sqnr_db(expected[name], found[name]) > 33 for name in expected)
+
+
+def test_nothing_to_quantize_is_said(tmp_path):
+    path = onnx_text("g (float[n,4] x) => (float[n,4] y) { y = MatMul (x, w) }", tmp_path / "m.onnx", w=normal(4, 4))
+    _, facts = made(path)
+    assert facts["metrics"]["quantized_nodes"] == 0
+    assert "DK347" in [finding["code"] for finding in facts["findings"] if finding["severity"] == "warning"]

@@ -17,6 +17,7 @@ from deploykit.quantize.prepare import is_constant, load_float
 from deploykit.quantize.product import counts, written
 from deploykit.quantize.slices import reading, shrinks, to_int8, why_not_integers
 from deploykit.quantize.weights import channel_axis
+from deploykit.report import warning
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,17 @@ def quantize_weight_only(source: Path, output: Path, settings: Settings, on_prog
     done, left = quantize_weights(
         model, exclude=settings.exclude, at_load=settings.target in LOADS_FLOAT, on_progress=on_progress
     )
-    facts = written(model, output, "int8-weights", [*said, *say.about_float(left)])
+    said += say.about_float(left)
+    if not done:
+        said.append(
+            warning(
+                "DK347",
+                "nothing was quantized: int8 weights are for MatMul, Gemm, convolutions, recurrent layers and tables "
+                "with float32 weights of some size",
+                hint="deploykit inspect MODEL shows where its weights are",
+            )
+        )
+    facts = written(model, output, "int8-weights", said)
     # The arithmetic stays float: no multiply-accumulate becomes an integer one.
     facts["metrics"] |= {"calibration": None, **counts(done, left), "int8_macs_share": 0.0, "bits": 8}
     return facts
