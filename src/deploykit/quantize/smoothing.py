@@ -46,8 +46,10 @@ class ChannelStatistics:
     @classmethod
     def of(cls, values: Array, axis: int) -> ChannelStatistics:
         """Of one tensor; NaN and infinities give NaN."""
-        flat = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1).astype(np.float64)
-        return cls(flat.min(axis=1), flat.max(axis=1), flat.mean(axis=1), np.square(flat).mean(axis=1))
+        flat = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+        low, high = flat.min(axis=1).astype(np.float64), flat.max(axis=1).astype(np.float64)
+        wide = flat.astype(np.float64)
+        return cls(low, high, wide.mean(axis=1), np.einsum("ij,ij->i", wide, wide) / wide.shape[1])
 
     def merge(self, other: ChannelStatistics) -> None:
         """Takes in another sample, which weighs as much as each one before."""
@@ -158,24 +160,57 @@ def rows_by_channel(node: ir.Node, weight: Array) -> Array:
 
     Grouped and depthwise layers read a part of the channels for each output: the others are NaN.
     """
-    groups = node.attributes.get_int("group", 1) if node.op_type in {"Conv", "ConvTranspose"} else 1
-    if node.op_type == "MatMul" or (node.op_type == "Gemm" and not node.attributes.get_int("transB", 0)):
-        return weight.T[:, :, None]
-    if node.op_type == "Gemm":
-        return weight[:, :, None]
-    if node.op_type == "ConvTranspose":
-        inside, outside = weight.shape[0] // groups, weight.shape[1]
-        blocks = weight.reshape(groups, inside, outside, -1).transpose(0, 2, 1, 3)
-    else:
-        blocks = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
+    blocks = _blocks(node, weight)
+    groups, outputs, inside, positions = blocks.shape
     if groups == 1:
         rows: Array = blocks[0]
         return rows
-    _, outputs, inside, positions = blocks.shape
     whole = np.full((groups, outputs, groups, inside, positions), np.nan, np.float32)
     for group in range(groups):
         whole[group, :, group] = blocks[group]
     return whole.reshape(groups * outputs, groups * inside, positions)
+
+
+def _blocks(node: ir.Node, weight: Array) -> Array:
+    """The weight as [groups, outputs, channels, positions], outputs and channels of one group each; a view."""
+    groups = node.attributes.get_int("group", 1) if node.op_type in {"Conv", "ConvTranspose"} else 1
+    if node.op_type == "MatMul" or (node.op_type == "Gemm" and not node.attributes.get_int("transB", 0)):
+        return weight.T[None, :, :, None]
+    if node.op_type == "Gemm":
+        return weight[None, :, :, None]
+    if node.op_type == "ConvTranspose":
+        inside, outside = weight.shape[0] // groups, weight.shape[1]
+        return weight.reshape(groups, inside, outside, -1).transpose(0, 2, 1, 3)
+    return weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """What predictions need to know of a layer's weights, taken from them once for all factors that are tried.
+
+    squares: sum of the squared weights that read a channel, shape [channels]. largest: magnitudes over the positions,
+    shape [groups, outputs, channels of a group]. positions: weights of one output and channel.
+    """
+
+    squares: Array
+    largest: Array
+    positions: int
+
+    @classmethod
+    def of(cls, node: ir.Node, weight: Array) -> Reading:
+        """Of the constant weight of a layer."""
+        blocks = _blocks(node, weight)
+        squares = np.einsum("goip,goip->gi", blocks, blocks, dtype=np.float64)
+        largest = np.abs(blocks[..., 0] if blocks.shape[3] == 1 else blocks)
+        if blocks.shape[3] != 1:
+            largest = largest.max(axis=3)
+        return cls(squares.reshape(-1), largest, blocks.shape[3])
+
+    @property
+    def reach(self) -> Array:
+        """The largest weight that reads each channel, shape [channels]."""
+        found: Array = self.largest.max(axis=1).reshape(-1)
+        return found
 
 
 def scaled_weight(node: ir.Node, weight: Array, factors: Array) -> Array:
@@ -194,23 +229,24 @@ def scaled_weight(node: ir.Node, weight: Array, factors: Array) -> Array:
     return found.astype(np.float32)
 
 
-def predicted_error(weights: list[Array], statistics: ChannelStatistics, factors: Array) -> float:
+def predicted_error(readings: Iterable[Reading], statistics: ChannelStatistics, factors: Array) -> float:
     """Mean squared error of the outputs of layers, in their units, by the usual model of rounding.
 
     Rounding adds step^2 / 12 to each value, uniformly and independently: of the activation, whose step is that of the
     widest channel, and of the weights, whose step is that of the largest of an output channel. The mean error of the
-    weights is left out, because it goes into the bias. weights: of the readers, as `rows_by_channel` has them.
+    weights is left out, because it goes into the bias. readings: of the readers.
     """
     low, high = float((statistics.low / factors).min()), float((statistics.high / factors).max())
     step = (max(high, 0.0) - min(low, 0.0)) / 255
     variance = np.maximum(statistics.square - np.square(statistics.mean), 0.0) / np.square(factors)
     error = 0.0
-    for rows in weights:
-        scaled = rows * factors[None, :, None]
-        of_activation = step**2 / 12 * np.nansum(np.square(scaled))
-        steps = np.nanmax(np.abs(scaled), axis=(1, 2)) / 127
-        read = np.where(np.isnan(rows), 0.0, variance[None, :, None])
-        of_weights = np.sum(np.square(steps)[:, None, None] / 12 * read)
+    for reading in readings:
+        groups, _, inside = reading.largest.shape
+        of_activation = step**2 / 12 * np.sum(reading.squares * np.square(factors))
+        scaled = reading.largest * factors.reshape(groups, 1, inside).astype(np.float32)
+        steps = scaled.max(axis=2).astype(np.float64) / 127
+        read = reading.positions * variance.reshape(groups, inside).sum(axis=1)
+        of_weights = np.sum(np.square(steps).sum(axis=1) / 12 * read)
         error += float(of_activation + of_weights)
     return error
 
@@ -240,12 +276,12 @@ def _best_factors(site: Site, statistics: ChannelStatistics, strength: float | N
     largest = statistics.largest
     if largest.size != site.channels or not np.isfinite(largest).all() or not largest.max() > 0:
         return None
-    weights = [rows_by_channel(node, np.asarray(constant_of(node.inputs[1]))) for node in site.readers]
-    reach = np.max([np.nanmax(np.abs(rows), axis=(0, 2)) for rows in weights], axis=0)
+    readings = [Reading.of(node, np.asarray(constant_of(node.inputs[1]))) for node in site.readers]
+    reach = np.max([reading.reach for reading in readings], axis=0)
     used = (largest > 0) & (reach > 0)
-    if not used.any():
+    if not used.any() or not np.isfinite(reach).all():
         return None
-    today = predicted_error(weights, statistics, np.ones(site.channels))
+    today = predicted_error(readings, statistics, np.ones(site.channels))
     tried: list[tuple[float, int, Array]] = []
     for exponent in STRENGTHS if strength is None else (strength,):
         for towards_weights in (False, True) if strength is None else (True,):
@@ -255,7 +291,7 @@ def _best_factors(site: Site, statistics: ChannelStatistics, strength: float | N
                 factors[used] /= reach[used] ** (1 - exponent)
             factors[used] /= np.exp(np.log(factors[used]).mean())
             factors = np.clip(factors, 1 / LARGEST_FACTOR, LARGEST_FACTOR)
-            tried.append((predicted_error(weights, statistics, factors), len(tried), factors))
+            tried.append((predicted_error(readings, statistics, factors), len(tried), factors))
     error, _, best = min(tried, key=lambda item: item[:2])
     return (best, error / today) if today > 0 else None
 

@@ -142,7 +142,6 @@ class StaticQuantizer:
             model = self._plain.clone()
             factors = self._factors(model, settings)
             equalise(model, factors)
-            graph.infer_shapes(model)
             names = observable(model)
             kept = {name: [float(f"{factor:.9g}") for factor in found] for name, found in factors.items()}
             measured = measure_ranges(model, names, self.source, settings, self._on_progress, kept)
