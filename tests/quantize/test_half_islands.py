@@ -10,6 +10,7 @@ from quantize_models import onnx_text
 
 from deploykit.data.request import data_request
 from deploykit.progress import silent
+from deploykit.quantize.findings import about_half
 from deploykit.quantize.half_formats import BFLOAT16, FLOAT16, magnitudes
 from deploykit.quantize.half_islands import Evidence
 from deploykit.quantize.half_opset import load_for_half
@@ -200,3 +201,23 @@ def test_without_the_measurement_the_same_model_fails(tmp_path):
     wrong, result = misses(path, feeds)
     assert wrong == ["y"]  # not in onnxruntime, whose session keeps the value in float32 between the nodes
     assert not result.islands
+
+
+def test_inputs_and_outputs_beyond_the_limit_keep_their_dtype(tmp_path):
+    text = """g (float[n,4] big, float[n,4] small) => (float[n,4] same, float[n,4] y, float[n,4] z) {
+        same = Identity (big)
+        y = Mul (big, small)
+        s = Div (y, million)
+        z = Relu (s)
+    }"""
+    path = onnx_text(text, tmp_path / "m.onnx", million=np.float32([1e6] * 4))
+    feeds = {"big": np.float32([[1e6, -2e6, 3e5, 8e4]]), "small": np.float32([[1, 2, 3, 4]])}
+    wrong, result = misses(path, feeds, evidence=measured(path, feeds))
+    assert wrong == []
+    assert result.wide == {"big": 2e6, "same": 2e6, "y": 4e6}
+    _, model, _ = halved(path, evidence=Evidence(result.wide))
+    assert [value.dtype for value in model.graph.inputs] == [ir.DataType.FLOAT, ir.DataType.FLOAT16]
+    assert [value.dtype for value in model.graph.outputs] == [ir.DataType.FLOAT, ir.DataType.FLOAT, ir.DataType.FLOAT16]
+    (said, *_) = about_half(result, FLOAT16)
+    assert (said.code, said.tensor) == ("DK370", "big")
+    assert halved(path, evidence=Evidence(result.wide), keep_io=True)[2].wide == {}

@@ -169,7 +169,15 @@ def about_saturation(saturating: Mapping[str, float]) -> list[Finding]:
 
 def about_half(result: HalfResult, form: HalfFormat) -> list[Finding]:
     """Islands that stay float32, and values that the format cannot hold; many of one kind are one finding."""
-    found = _about_islands(result.islands)
+    found = [
+        note(
+            "DK370",
+            f"{name!r} stays float32: it reaches {peak:.3g}, and {form.title} ends at {form.limit:.6g}",
+            tensor=name,
+        )
+        for name, peak in result.wide.items()
+    ]
+    found += _about_islands(result.islands)
     if len(result.underflow) > NAMED:
         worst = max(sorted(result.underflow), key=lambda name: result.underflow[name])
         text = (

@@ -29,12 +29,14 @@ class HalfResult:
     """What became half and what did not.
 
     converted: names of the nodes that compute in half. islands: (name, op, reason) of those that have float tensors
-    and do not. underflow: share of a weight's values that became 0, by name.
+    and do not. underflow: share of a weight's values that became 0, by name. wide: inputs and outputs that stay
+    float32 because of their largest magnitude, by name.
     """
 
     converted: list[str] = dataclasses.field(default_factory=list)
     islands: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
     underflow: dict[str, float] = dataclasses.field(default_factory=dict)
+    wide: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 def convert_to_half(
@@ -53,12 +55,15 @@ def convert_to_half(
     evidence: what was measured on data (peaks: only the largest magnitude by tensor name); nodes around values that
     the format cannot hold stay float32. islands: names of further nodes that do, with the reason.
     """
-    found = Islands(model, form, exclude, evidence or Evidence(peaks or {}), islands)
-    return _Converter(model, form, found, keep_io=keep_io).run()
+    known = evidence or Evidence(peaks or {})
+    found = Islands(model, form, exclude, known, islands)
+    return _Converter(model, form, found, known.peaks, keep_io=keep_io).run()
 
 
 class _Converter:
-    def __init__(self, model: ir.Model, form: HalfFormat, islands: Islands, *, keep_io: bool) -> None:
+    def __init__(
+        self, model: ir.Model, form: HalfFormat, islands: Islands, peaks: Mapping[str, float], *, keep_io: bool
+    ) -> None:
         complete_types(model)
         self._model = model
         self._form = form
@@ -73,6 +78,14 @@ class _Converter:
         self._constants: dict[tuple[ir.Value, bool], ir.Value] = {}
         self._uses: dict[ir.Value, set[bool]] = {}
         self._result = HalfResult()
+        if not keep_io:  # what lies beyond the format would become infinite before any node could read it
+            ends = [value for value in (*model.graph.inputs, *model.graph.outputs) if is_single(value)]
+            measured = {value.name or "": peaks.get(value.name or "", 0.0) for value in ends}
+            self._result.wide = {name: peak for name, peak in measured.items() if peak > form.limit}
+
+    def _keeps(self, graph: ir.Graph, value: ir.Value) -> bool:
+        """Whether an input or output of the graph stays float32."""
+        return graph is self._model.graph and (self._keep_io or value.name in self._result.wide)
 
     def run(self) -> HalfResult:
         graphs = list(self._model.graphs())
@@ -92,11 +105,10 @@ class _Converter:
 
     def _decide(self, graph: ir.Graph) -> None:
         """Which values of the graph are half, by who makes them."""
-        main = graph is self._model.graph
         for value in graph.inputs:
             if is_single(value):
                 self._single.add(value)
-                if not main or not self._keep_io:
+                if not self._keeps(graph, value):
                     self._half.add(value)
         self._single.update(value for value in graph.initializers.values() if is_single(value))
         for node in graph:
@@ -235,8 +247,8 @@ class _Converter:
     def _fix_outputs(self, graph: ir.Graph) -> None:
         """Outputs in the promised precision under their names: bodies always in half, the main graph as asked."""
         main = graph is self._model.graph
-        want = not (main and self._keep_io)
         for index, value in enumerate(list(graph.outputs)):
+            want = not self._keeps(graph, value)
             if value not in self._single or (value in self._half) == want:
                 continue
             if value.is_initializer():
