@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit import graph
 from deploykit.comparison import Side, compare, compare_job
 from deploykit.data import open_request
-from deploykit.errors import DeploykitError
+from deploykit.errors import DataError, DeploykitError
 from deploykit.graph.stochastic import stochastic_nodes
 from deploykit.parity import TOLERANCES
 from deploykit.progress import OnProgress, silent
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from deploykit.runtime import Runtime
 
 HALF, BFLOAT = "fp16", "bf16"
+# How a comparison ends when the float model itself does not run on a sample.
+REFUSED = "DK408"
 VERIFY_SAMPLES = 16
 ROUNDED_SAMPLES = 4
 # Rounding after every operator takes the model once more, in float32.
@@ -69,21 +71,34 @@ def verify_job(
     first = open_runtime(paths[0], RuntimeOptions(optimize=False))
     try:
         dataset, held = verification_data(data, paths[0])
-        refusal = _refusal(first, dataset, data)
-        if refusal is not None:
-            return _not_compared(refusal)
         limit = VERIFY_STEPS if carried(data) else VERIFY_SAMPLES
-        result = compare(
-            first,
-            second,
-            verifying(dataset, held, limit),
-            tolerance=TOLERANCES[precision],
-            carry=carried(data),
-            total=len(held) or limit if dataset.total is None else min(len(held) or limit, dataset.total),
-            on_progress=on_progress,
-        )
+        total = len(held) or limit if dataset.total is None else min(len(held) or limit, dataset.total)
+        chosen: list[Sample] | None = None
+
+        def compared() -> dict[str, Any]:
+            return compare(
+                first,
+                second,
+                verifying(dataset, held, limit) if chosen is None else chosen,
+                tolerance=TOLERANCES[precision],
+                carry=carried(data),
+                total=total if chosen is None else len(chosen),
+                on_progress=on_progress,
+            )
+
+        try:
+            result = compared()
+        except DataError as problem:
+            if problem.code != REFUSED or not _is_random(data):
+                raise
+            chosen, refusal = _taken(first, verifying(dataset, held, limit))
+            about.append(refusal)
+            if not chosen:
+                return _not_compared(*about)
+            result = compared()
         if precision == HALF and data["purpose"] != "calibration":
-            about += _rounded(first, paths[1], verifying(dataset, held, ROUNDED_SAMPLES), result)
+            few = verifying(dataset, held, ROUNDED_SAMPLES) if chosen is None else chosen[:ROUNDED_SAMPLES]
+            about += _rounded(first, paths[1], few, result)
         if precision == BFLOAT:
             about += _kernels(second, verifying(dataset, held, limit), carried(data))
     finally:
@@ -154,24 +169,32 @@ def _kernels(runtime: Runtime, samples: Iterable[Sample], carry: Mapping[str, st
     return [] if sample is None else about_kernels(runtime, Side(runtime, carry).feeds(sample))
 
 
-def _refusal(reference: Runtime, dataset: Dataset, data: dict[str, Any]) -> Finding | None:
-    """Why nothing can be compared: random inputs that the float model itself refuses. None when it takes them."""
-    if data["source"] is not None and not data["source"].startswith("random"):
-        return None
-    sample = next(iter(dataset))
-    try:
-        reference.predict(sample.feeds)
-    except Exception as problem:
-        if not type(problem).__module__.startswith("onnxruntime"):
-            raise
-        shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in sample.feeds.items())
-        return warning(
-            "DK377",
-            f"outputs were not compared: the float model does not run on random inputs ({shapes}): "
-            f"{str(problem).rpartition('Message:')[2].strip()}",
-            hint="--calib DATA with real samples, or --dim NAME=MIN..MAX with sizes that the model takes",
-        )
-    return None
+def _is_random(data: Mapping[str, Any]) -> bool:
+    return data["source"] is None or str(data["source"]).startswith("random")
+
+
+def _taken(reference: Runtime, samples: Iterable[Sample]) -> tuple[list[Sample], Finding]:
+    """The random samples that the float model takes itself, and what is to be said about those that it refuses."""
+    taken: list[Sample] = []
+    refused: list[str] = []
+    for sample in samples:
+        try:
+            reference.predict(sample.feeds)
+        except Exception as problem:
+            if not type(problem).__module__.startswith("onnxruntime"):
+                raise
+            shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in sample.feeds.items())
+            refused.append(f"({shapes}): {str(problem).rpartition('Message:')[2].strip()}")
+        else:
+            taken.append(sample)
+    compared = (
+        f"compared on {len(taken)} of {len(taken) + len(refused)} random inputs only" if taken else "not compared"
+    )
+    return taken, warning(
+        "DK377",
+        f"outputs were {compared}: the float model does not run on random inputs {refused[0]}",
+        hint="--calib DATA with real samples, or --dim NAME=MIN..MAX with sizes that the model takes",
+    )
 
 
 def verification_data(data: Mapping[str, Any], model: Path) -> tuple[Dataset, frozenset[int]]:
