@@ -80,3 +80,15 @@ def test_what_a_target_does_not_take_is_refused_before_work_starts(shared, tmp_p
             deploykit.quantize(source, output=tmp_path / "out.onnx", precision=precision, target=target)
         assert caught.value.code == "DK381"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("precision", ["int8-weights", "int8-dynamic", "int4-weights"])
+def test_an_operator_that_nothing_here_runs_is_said_of_the_source(shared, tmp_path, precision):
+    source = shared / "cases" / "custom_op_default_domain.onnx"
+    report = deploykit.quantize(source, output=tmp_path / "out.onnx", precision=precision)
+    assert report.exit_code == 1
+    assert not list(tmp_path.iterdir())
+    problem = report.error
+    assert problem.code == "DK201"
+    assert problem.file == str(source)
+    assert f"'{source}'" in problem.hint

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.artifact import Artifact, TensorSpec
 from deploykit.data.request import data_request
-from deploykit.errors import VendorError
+from deploykit.errors import GateError, ModelError, VendorError
 from deploykit.isolation import run_isolated
 from deploykit.precision import PRECISIONS
 from deploykit.progress import OnProgress, Progress
@@ -203,6 +203,11 @@ class QuantizeStage(Stage):
                 # onnxruntime 1.32 dies loading a half-precision Transpose before a MatMul (its MatmulTransposeFusion
                 # together with NchwcTransformer); with either off the same file runs.
                 problem.hint = "onnxruntime crashes while optimising the result; --exclude Transpose may avoid that"
+            raise
+        except (GateError, ModelError) as problem:
+            if problem.file == str(made.path):  # a staged file, which is gone when this is read
+                problem.file = str(source.path)
+                problem.hint = f"deploykit check '{source.path}' --target onnxruntime names every such node"
             raise
         evidence.execution = result["execution"]
         evidence.metrics |= {"outputs": result["outputs"], "samples": result["samples"], "first_divergence": None}
