@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from deploykit import graph, io
+from deploykit.artifact import artifact_from_dict
 from deploykit.data.request import bounds_of, data_request
 from deploykit.errors import DataError, UsageError
-from deploykit.isolation import workers
+from deploykit.isolation import run_isolated, workers
 from deploykit.precision import PRECISIONS, requires_calibration
 from deploykit.progress import OnProgress, silent
 from deploykit.quantize.product import best_path
-from deploykit.quantize.stage import AccuracyGate, QuantizeStage
+from deploykit.quantize.stage import WORKER, AccuracyGate, QuantizeStage
 from deploykit.report import note
 from deploykit.stage import run_stage
 from deploykit.target import Target, get_target, parse_target, target_names
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 SQNR_MISSED = "DK401"
 # What --block-size is when it is not given.
 BLOCK = 32
+# What the worker imports while this process reads its options.
+IMPORTS = ("deploykit.quantize.jobs", "deploykit.quantize.verify", "onnxruntime")
 # Below this a block's scale takes as much room as its weights.
 SMALLEST_BLOCK = 16
 
@@ -102,32 +105,35 @@ def quantize(
         io.check_output(best_path(final), force=force)
     if kept is not None:
         _check_ranges(kept, source, final)
-    graph.check_file(source)
+    graph.check_kind(source)
     about: dict[str, Any] = {"seed": seed, "dims": bounds_of(dims), "contract": contract, "label": label}
-    make = functools.partial(
-        QuantizeStage,
-        precision,
-        place.scheme,
-        data_request(eval, "parity", **about)
-        if calib is None
-        else data_request(calib, "calibration", samples=samples, **about),
-        data_sha256=_digest(calib),
-        target=place.name,
-        method=cast("Method", method),
-        exclude=exclude,
-        keep_io=keep_io,
-        ranges=kept,
-        block_size=block_size,
-        smooth_quant=smooth_quant,
-        bias_correction=bias_correction,
-        sensitivity=sensitivity,
-        gate=None
-        if eval is None
-        else AccuracyGate(data_request(eval, "accuracy", **about), metric or "top1", max_drop),
-    )
-    inputs = {"model": graph.describe(source)}
     corrected = precision == "int8" and method == "auto" and calib is not None and not (smooth_quant or bias_correction)
-    with workers():
+    with workers() as pool:
+        pool.warm({WORKER: (IMPORTS, ())})
+        # Neither the graph library nor numpy is imported in this process, too.
+        told = run_isolated(WORKER, "deploykit.quantize.jobs:describe_job", {"model": str(source), "data": calib})
+        inputs = {"model": artifact_from_dict(told["model"], source)}
+        make = functools.partial(
+            QuantizeStage,
+            precision,
+            place.scheme,
+            data_request(eval, "parity", **about)
+            if calib is None
+            else data_request(calib, "calibration", samples=samples, **about),
+            data_sha256=told["data_sha256"],
+            target=place.name,
+            method=cast("Method", method),
+            exclude=exclude,
+            keep_io=keep_io,
+            ranges=kept,
+            block_size=block_size,
+            smooth_quant=smooth_quant,
+            bias_correction=bias_correction,
+            sensitivity=sensitivity,
+            gate=None
+            if eval is None
+            else AccuracyGate(data_request(eval, "accuracy", **about), metric or "top1", max_drop),
+        )
         report = run_stage(make(), inputs, final, force=force, on_progress=on_progress)
         if not (corrected and _misses_sqnr(report)):
             return report
@@ -153,14 +159,6 @@ def _second(first: Report, again: Report) -> Report:
     again.add(note("DK379", text))
     again.seconds += first.seconds
     return again
-
-
-def _digest(calib: str | None) -> str:
-    if calib is None:
-        return ""
-    from deploykit.data import digest_of
-
-    return digest_of(calib, Path.cwd())
 
 
 def _as_data(given: str | Path | None) -> str | None:

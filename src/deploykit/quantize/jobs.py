@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph
-from deploykit.data import open_request
+from deploykit.data import digest_of, open_request
 from deploykit.evaluation import make_metric
+from deploykit.lazy import postpone_sympy
 from deploykit.progress import OnProgress, silent
 from deploykit.quantize.settings import Settings
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     Job = Callable[[Path, Path, Settings, OnProgress], dict[str, Any]]
 
+postpone_sympy()
 # precision -> the function that makes it.
 JOBS: dict[str, str] = {
     "int8": "deploykit.quantize.static:quantize_static",
@@ -27,6 +29,19 @@ JOBS: dict[str, str] = {
     "bf16": "deploykit.quantize.half_job:quantize_bfloat16",
     "mixed": "deploykit.quantize.search:quantize_mixed",
 }
+
+
+def describe_job(model: str, data: str | None) -> dict[str, Any]:
+    """What is to be known before the work: `model`, as `artifact_from_dict` takes it, and the digest of the DATA.
+
+    Raises as `graph.describe` and `digest_of` do.
+    """
+    found = graph.describe(Path(model))
+    more = {"stage": found.stage, "options": found.options, "tool_versions": found.tool_versions}
+    return {
+        "model": {**found.as_dict(), **more, "files": list(found.files), "companions": list(found.companions)},
+        "data_sha256": "" if data is None else digest_of(data, Path.cwd()),
+    }
 
 
 def quantize_job(
