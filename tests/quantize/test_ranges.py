@@ -1,3 +1,6 @@
+import json
+import math
+
 import pytest
 
 from deploykit.errors import DataError, InvalidFileError
@@ -49,3 +52,27 @@ def test_a_tensor_that_never_fired_has_no_range():
     assert FOUND.unseen(["x", "past", "unknown"]) == {"past", "unknown"}
     with pytest.raises(ValueError, match="never fired"):
         FOUND.tensors["past"].interval(symmetric=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"factors": {"x": [1.0, "a"]}},
+        {"factors": {"x": [1.0, 0.0]}},
+        {"factors": {"x": 2.0}},
+        {"factors": None},
+        {"tensors": {"x": {"minimum": 0.0, "maximum": 1.0, "samples": 1, "affine": [math.nan, 1.0, "mse"]}}},
+        {"tensors": {"x": {"minimum": 0.0, "maximum": 1.0, "samples": 1, "affine": [2.0, 1.0, "mse"]}}},
+        {"tensors": {"x": {"minimum": 0.0, "maximum": 1.0, "samples": 1, "affine": ["a", 1.0, "mse"]}}},
+    ],
+)
+def test_numbers_that_no_calibration_gives_are_refused(tmp_path, change):
+    path = tmp_path / "r.json"
+    FOUND.save(path)
+    facts = json.loads(path.read_text())
+    for found in change.get("tensors", {}).values():
+        found["symmetric"] = None
+    path.write_text(json.dumps({**facts, **change}))
+    with pytest.raises(InvalidFileError) as caught:
+        load_ranges(path, **KEYS)
+    assert caught.value.code == "DK361"

@@ -58,3 +58,12 @@ def test_a_failed_gate_of_calibrated_weights_does_not_ask_for_calibration(tmp_pa
         hints[purpose] = failed["hint"]
     assert "--calib" in hints["parity"]
     assert "--calib" not in hints["calibration"]
+
+
+@pytest.mark.parametrize("precision", ["int8", "mixed"])
+def test_calibrated_models_are_not_compared_on_random_inputs(model, precision):
+    found = verify_job(model, model, precision, data_request(None, "parity"))
+    assert found["samples"] == 0
+    (said,) = found["findings"]
+    assert said["code"] == "DK377"
+    assert "--calib" in said["hint"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
@@ -117,7 +118,9 @@ def load_ranges(path: Path, *, model_sha256: str, data_sha256: str, method: str)
         if facts.pop("schema") != SCHEMA:
             raise ValueError(facts)
         tensors = {name: TensorRange.from_dict(found) for name, found in facts.pop("tensors").items()}
-        found = Ranges(tensors=tensors, **facts)
+        factors = {name: [float(one) for one in found] for name, found in facts.pop("factors").items()}
+        found = Ranges(tensors=tensors, factors=factors, **facts)
+        _check_numbers(found)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise InvalidFileError(
             f"{path} holds no calibration ranges",
@@ -129,6 +132,16 @@ def load_ranges(path: Path, *, model_sha256: str, data_sha256: str, method: str)
     wanted = {"model_sha256": model_sha256, "data_sha256": data_sha256, "method": method}
     check_keys(path, found=keys, wanted=wanted)
     return found
+
+
+def _check_numbers(ranges: Ranges) -> None:
+    """ValueError for what no calibration gives: bounds that are no numbers or in the wrong order, factors below 0."""
+    ends = [(form.low, form.high) for one in ranges.tensors.values() for form in (one.affine, one.symmetric) if form]
+    if not all(math.isfinite(low) and math.isfinite(high) and low <= high for low, high in ends):
+        raise ValueError(ends)
+    factors = [one for found in ranges.factors.values() for one in found]
+    if not all(math.isfinite(one) and one > 0 for one in factors):
+        raise ValueError(factors)
 
 
 def check_keys(path: Path, *, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:

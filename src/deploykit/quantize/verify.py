@@ -10,9 +10,10 @@ from deploykit import graph
 from deploykit.comparison import Side, compare, compare_job
 from deploykit.data import open_request
 from deploykit.errors import DataError, DeploykitError
-from deploykit.graph.stochastic import stochastic_nodes
 from deploykit.parity import TOLERANCES
+from deploykit.precision import PRECISIONS, requires_calibration
 from deploykit.progress import OnProgress, silent
+from deploykit.quantize.facts import facts_of
 from deploykit.quantize.holdout import carried, held_out, verifying, widened
 from deploykit.report import Finding, note, warning
 from deploykit.runtime import RuntimeOptions, open_runtime
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 HALF, BFLOAT = "fp16", "bf16"
 # How a comparison ends when the float model itself does not run on a sample.
 REFUSED = "DK408"
+# Random inputs prove nothing about these.
+CALIBRATED = frozenset(name for name in PRECISIONS if requires_calibration(name))
 VERIFY_SAMPLES = 16
 ROUNDED_SAMPLES = 4
 # Rounding after every operator takes the model once more, in float32.
@@ -56,7 +59,7 @@ def verify_job(
     data: the DataRequest that calibrated, or one for random data. Returns what `comparison.compare` does.
     """
     paths = Path(reference), Path(candidate)
-    stochastic = stochastic_nodes(paths[0])
+    stochastic = facts_of(paths[0]).stochastic
     if stochastic:
         loaded, about = _open_candidate(paths[1], precision)
         if loaded is None:
@@ -68,6 +71,11 @@ def verify_job(
     second, about = _open_candidate(paths[1], precision)
     if second is None:
         return _not_compared(*about)
+    if precision in CALIBRATED and data["source"] is None:
+        second.close()
+        text = "outputs were not compared: there is no data but ranges, and random inputs would lie outside of them"
+        hint = "--calib DATA that the ranges were measured on, or --eval DATA"
+        return _not_compared(warning("DK377", text, hint=hint))
     first = open_runtime(paths[0], RuntimeOptions(optimize=False))
     try:
         dataset, held = verification_data(data, paths[0])
@@ -200,7 +208,7 @@ def _taken(reference: Runtime, samples: Iterable[Sample]) -> tuple[list[Sample],
 def verification_data(data: Mapping[str, Any], model: Path) -> tuple[Dataset, frozenset[int]]:
     """The samples of a DataRequest for a model, and which of them did not calibrate (see `holdout.verifying`)."""
     # The graph's own names of dimensions: the ones that a user sees in `inspect` and gives to --dim.
-    inputs, _ = graph.interface(graph.load(model))
+    inputs = facts_of(model).inputs
     if data["purpose"] != "calibration":
         return open_request(data, inputs, model), frozenset()  # type: ignore[arg-type]
     dataset = open_request(widened(data), inputs, model)  # type: ignore[arg-type]
@@ -230,7 +238,7 @@ def accuracy_job(
 
     None for a stochastic model, which is not scored.
     """
-    if graph.describe(Path(candidate)).precision == BFLOAT and not stochastic_nodes(Path(reference)):
+    if graph.describe(Path(candidate)).precision == BFLOAT and not facts_of(Path(reference)).stochastic:
         return _bfloat16_accuracy(Path(reference), Path(candidate), data, metric, on_progress)
     found = compare_job(reference, candidate, data, metric=metric, on_progress=on_progress)
     accuracy: dict[str, Any] | None = found["accuracy"]
@@ -245,8 +253,7 @@ def _bfloat16_accuracy(
         return None
     first = open_runtime(reference, RuntimeOptions(optimize=False))
     try:
-        inputs, _ = graph.interface(graph.load(reference))
-        dataset = open_request(data, inputs, reference)  # type: ignore[arg-type]
+        dataset = open_request(data, facts_of(reference).inputs, reference)  # type: ignore[arg-type]
         found = compare(
             first,
             second,
