@@ -16,6 +16,7 @@ from deploykit.comparison import Side
 from deploykit.data.request import data_request, open_request
 from deploykit.parity import TOLERANCES, OutputComparison
 from deploykit.progress import OnProgress, Progress
+from deploykit.quantize.facts import facts_of
 from deploykit.quantize.holdout import carried, verifying
 from deploykit.quantize.paired import Drop, Folded, drop_between
 from deploykit.quantize.product import macs_share
@@ -236,7 +237,7 @@ class Evaluator:
             request = dict(self._accuracy["data"])
             if not whole:
                 request["samples"] = min(request["samples"] or SCORED, SCORED)
-            inputs, _ = graph.interface(graph.load(self._quantizer.source))
+            inputs = facts_of(self._quantizer.source).inputs
             self._sets[whole] = open_request(request, inputs, self._quantizer.source)  # type: ignore[arg-type]
         return self._sets[whole]
 

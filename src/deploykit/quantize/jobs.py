@@ -11,6 +11,7 @@ from deploykit.data import digest_of, open_request
 from deploykit.evaluation import make_metric
 from deploykit.lazy import postpone_sympy
 from deploykit.progress import OnProgress, silent
+from deploykit.quantize.facts import facts_of, load_for_later
 from deploykit.quantize.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def describe_job(model: str, data: str | None) -> dict[str, Any]:
 
     Raises as `graph.describe` and `digest_of` do.
     """
-    found = graph.describe(Path(model))
+    path = Path(model)
+    found = graph.describe(path, load_for_later(path))
     more = {"stage": found.stage, "options": found.options, "tool_versions": found.tool_versions}
     return {
         "model": {**found.as_dict(), **more, "files": list(found.files), "companions": list(found.companions)},
@@ -67,5 +69,4 @@ def _check_accuracy(source: Path, settings: Settings) -> None:
     if settings.accuracy is None:
         return
     make_metric(settings.accuracy["metric"], (source,))
-    inputs, _ = graph.interface(graph.load(source))
-    open_request(settings.accuracy["data"], inputs, source)
+    open_request(settings.accuracy["data"], facts_of(source).inputs, source)

@@ -12,6 +12,7 @@ from onnx_ir.passes import common
 
 from deploykit import graph
 from deploykit.errors import ModelError
+from deploykit.quantize.facts import take
 from deploykit.quantize.families import QUANTIZED_OPS
 from deploykit.report import Finding, note
 
@@ -27,7 +28,7 @@ def load_float(path: Path, *, minimum_opset: int = MINIMUM_OPSET, fold: bool = T
 
     Raises ModelError DK350 when the model is quantized already, DK351 when its opset cannot be raised.
     """
-    model = graph.load(path)
+    model = take(path)
     findings: list[Finding] = []
     refuse_quantized(model, path)
     if len(model.functions):

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
-from deploykit.graph.stochastic import stochastic_nodes
 from deploykit.quantize.evaluator import MARGIN_DB, Evaluator, in_db
+from deploykit.quantize.facts import facts_of
 from deploykit.quantize.product import best_path, counts, written
 from deploykit.quantize.sensitivity import Sensitivity, rank
 from deploykit.quantize.static import Recipe, StaticQuantizer
@@ -41,7 +41,7 @@ def quantize_mixed(source: Path, output: Path, settings: Settings, on_progress: 
     When no model with integer nodes is within the budget, a failing finding, and the best one under `kept`.
     """
     quantizer = StaticQuantizer(source, settings, on_progress)
-    random = stochastic_nodes(source)
+    random = facts_of(source).stochastic
     if random:
         made = quantizer.quantize(plain_recipe(settings))
         return _facts(quantizer, made, output, [_not_measured(random[0])])
@@ -72,7 +72,7 @@ def add_sensitivity(
     facts: dict[str, Any], quantizer: StaticQuantizer, output: Path, settings: Settings, on_progress: OnProgress
 ) -> None:
     """Puts the ranking of the nodes into the facts of an int8 job."""
-    random = stochastic_nodes(quantizer.source)
+    random = facts_of(quantizer.source).stochastic
     if random:
         facts["findings"].append(_not_measured(random[0]).as_dict())
         return

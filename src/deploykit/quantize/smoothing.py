@@ -300,9 +300,11 @@ def equalise(model: ir.Model, factors: Mapping[str, Array]) -> list[str]:
     """Divides the channels of the named tensors by their factors, in place; names of those that took an extra Mul."""
     taken = names_in(model)
     extra = []
+    values = {site.name: site.value for site in find_sites(model)} if factors else {}
     for name, found in factors.items():
-        # Looked up again each time: an earlier tensor may have taken a constant that this one reads.
-        site = next((site for site in find_sites(model) if site.name == name), None)
+        # Looked at again each time: an earlier tensor may have taken a constant that this one reads.
+        value = values.get(name)
+        site = None if value is None or value.shape is None else _site(model.graph, value, len(value.shape))
         if site is None or site.channels != found.size:
             continue
         if site.absorber is not None:
