@@ -58,3 +58,20 @@ def test_ranges_are_not_written_over_the_model_or_the_output(model, tmp_path, na
     assert caught.value.code == "DK346"
     assert model.read_bytes() == before
     assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"precision": "mixed"}, {"sensitivity": True}, {"bias_correction": True}],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_ranges_alone_are_not_enough_for_what_needs_data(model, tmp_path, asked):
+    ranges = tmp_path / "r.json"
+    made = {"output": tmp_path / "q.onnx", "precision": "int8", "ranges": ranges}
+    assert deploykit.quantize(model, **made, calib=tmp_path / "calib.npz").exit_code == 0
+    with pytest.raises(DataError) as caught:
+        deploykit.quantize(model, **{**made, **asked}, force=True)
+    assert caught.value.code == "DK304"
+    alone = deploykit.quantize(model, **made, force=True)
+    assert alone.exit_code == 0
+    assert "DK377" in [finding.code for finding in alone.findings]

@@ -99,6 +99,8 @@ def quantize(
     )
     if requires_calibration(precision) and calib is None and (kept is None or not kept.exists()):
         raise _no_calibration(precision, kept)
+    if calib is None and kept is not None:
+        _check_ranges_alone(precision, bias_correction=bias_correction, sensitivity=sensitivity, eval=eval)
     io.existing_file(source, "model file")
     io.check_output(final, force=force, suffix=".onnx")
     if max_drop is not None or precision == "mixed":  # what a search without success writes
@@ -173,6 +175,22 @@ def _no_calibration(precision: str, ranges: Path | None) -> DataError:
         hint="--calib DATA, some hundred real samples; --calib random only to try the command; "
         "--precision fp16, int8-weights or int8-dynamic need none",
     )
+
+
+def _check_ranges_alone(precision: str, *, bias_correction: bool, sensitivity: bool, eval: str | None) -> None:
+    """What ranges from a file are not enough for."""
+    wanting = {
+        "--precision mixed searches": precision == "mixed" and eval is None,
+        "--sensitivity ranks nodes": sensitivity and eval is None,
+        "--bias-correction measures errors": bias_correction,
+    }
+    for what, asked in wanting.items():
+        if asked:
+            raise DataError(
+                f"{what} on data, and ranges alone have none",
+                code="DK304",
+                hint="--calib DATA that the ranges were measured on; they are reused all the same",
+            )
 
 
 def _check(
