@@ -3,6 +3,7 @@ import pytest
 from quantize_models import onnx_text
 
 from deploykit.data import data_request
+from deploykit.errors import DataError
 from deploykit.quantize.measuring import measure_peaks, measure_ranges
 from deploykit.quantize.plan import observable
 from deploykit.quantize.prepare import load_float
@@ -89,3 +90,15 @@ def test_peaks_leave_sequences_out(tmp_path):
     request = data_request(str(tmp_path / "calib.npz"), "calibration")
     peaks = measure_peaks(load_float(path)[0], path, Settings(data=request), lambda step: None)[0]
     assert peaks == {"a": 2.0, "b": 4.0, "c": 4.0, "y": 3.0}
+
+
+def test_an_unfinished_calibration_needs_its_data(case, tmp_path):
+    model, path, _ = case
+    file = tmp_path / "r.json"
+    np.savez(tmp_path / "r.npz", about=np.array("{}"))
+    (tmp_path / "r.npz").rename(file)
+    for data in (data_request(None, "parity"), data_request("random", "accuracy")):
+        settings = Settings(data=data, ranges=str(file), model_sha256="m")
+        with pytest.raises(DataError) as caught:
+            measure_ranges(model, observable(model), path, settings, lambda step: None)
+        assert caught.value.code == "DK304"

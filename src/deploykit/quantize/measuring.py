@@ -12,6 +12,7 @@ import psutil
 
 from deploykit import graph
 from deploykit.data import open_request
+from deploykit.errors import DataError
 from deploykit.quantize.calibration import Calibration
 from deploykit.quantize.findings import about_samples
 from deploykit.quantize.half_rules import is_single
@@ -92,6 +93,13 @@ def measure_ranges(
         metrics = {"samples": ranges.samples, "seconds": 0.0, "peak_rss_mb": None, "reused": True}
         again = functools.cache(lambda: _observe(model, names, source, settings, on_progress).run)
         return Measured(ranges, metrics, [said], again)
+    if file is not None and not settings.calibrates:  # random inputs or labelled ones are no calibration data
+        raise DataError(
+            f"the calibration in {file.name} is unfinished, and there is no data to go on with",
+            code="DK304",
+            file=file,
+            hint="--calib DATA that it was begun with",
+        )
     keeper = None if file is None else Keeper(file, keys)
     seen = _observe(model, names, source, settings, on_progress, keeper=keeper)
     ranges = Ranges(
