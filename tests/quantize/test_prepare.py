@@ -84,3 +84,25 @@ def test_a_model_that_is_not_valid_at_a_higher_opset_is_refused(tmp_path):
     with pytest.raises(ModelError, match="'shape'") as caught:
         load_float(tmp_path / "m.onnx", minimum_opset=21)
     assert caught.value.code == "DK351"
+
+
+@pytest.mark.parametrize("opset", [6, 8, 12])
+def test_old_files_list_their_weights_among_the_inputs(tmp_path, opset):
+    text = "g (float[2,32] x, float[32,48] w, float[48] b) => (float[2,48] y) { h = MatMul (x, w)  y = Add (h, b) }"
+    path = onnx_text(text, tmp_path / "m.onnx", opset, w=normal(32, 48), b=normal(48))
+    proto = onnx.load(path)
+    proto.ir_version = 3
+    onnx.checker.check_model(proto)
+    onnx.save(proto, path)
+    model, findings = load_float(path)
+    assert [finding.code for finding in findings] == ["DK352"]
+    graph.save(model, tmp_path / "new.onnx")
+    onnx.checker.check_model(str(tmp_path / "new.onnx"), full_check=True)
+    assert [value.name for value in onnx.load(tmp_path / "new.onnx").graph.input] == ["x"]
+
+
+def test_a_default_that_callers_could_replace_is_constant_and_said(tmp_path):
+    text = "g (float[2,32] x, float[32,48] w) => (float[2,48] y) { y = MatMul (x, w) }"
+    _, findings = load_float(onnx_text(text, tmp_path / "m.onnx", w=normal(32, 48)))
+    (said,) = findings
+    assert (said.code, said.tensor) == ("DK348", "w")

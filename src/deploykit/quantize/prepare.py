@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 # QuantizeLinear takes an axis from here on (ONNX changelog, opset 13).
 MINIMUM_OPSET = 13
+# The version of the format from which on initializers are not inputs as well.
+INITIALIZERS_ALONE = 4
+NAMED = 3
 
 
 def load_float(path: Path, *, minimum_opset: int = MINIMUM_OPSET, fold: bool = True) -> tuple[ir.Model, list[Finding]]:
@@ -33,6 +36,7 @@ def load_float(path: Path, *, minimum_opset: int = MINIMUM_OPSET, fold: bool = T
     refuse_quantized(model, path)
     if len(model.functions):
         common.InlinePass()(model)
+    findings += _fix_defaults(model)
     version = graph.opset(model)
     if 0 < version < minimum_opset:  # 0: no operator of the standard domain at all
         model = raise_opset(model, minimum_opset, path)
@@ -40,7 +44,6 @@ def load_float(path: Path, *, minimum_opset: int = MINIMUM_OPSET, fold: bool = T
             note("DK352", f"the opset was raised from {version} to {minimum_opset}: Q/DQ per channel needs it")
         )
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    common.RemoveInitializersFromInputsPass()(model)
     graph.name_nodes(model)
     folded = fold_batch_normalization(model.graph) if fold else 0
     if folded:
@@ -48,6 +51,23 @@ def load_float(path: Path, *, minimum_opset: int = MINIMUM_OPSET, fold: bool = T
             note("DK353", f"{folded} BatchNormalization nodes were folded into the convolution before them")
         )
     return graph.infer_shapes(model), findings
+
+
+def _fix_defaults(model: ir.Model) -> list[Finding]:
+    """Weights are no inputs: their integers could not follow another value that a caller gives.
+
+    Files before version 4 of the format list all weights among the inputs, and mean constants.
+    """
+    defaults = [value.name for value in model.graph.inputs if value.is_initializer()]
+    old = (model.ir_version or 0) < INITIALIZERS_ALONE
+    common.RemoveInitializersFromInputsPass()(model)
+    if model.graph.initializers or defaults:
+        model.ir_version = max(model.ir_version or 0, INITIALIZERS_ALONE)
+    if old or not defaults:
+        return []
+    names = ", ".join(repr(name) for name in defaults[:NAMED]) + (", ..." if len(defaults) > NAMED else "")
+    text = f"{len(defaults)} inputs that have a value in the model are constants in the result: {names}"
+    return [note("DK348", text, tensor=defaults[0])]
 
 
 def refuse_quantized(model: ir.Model, path: Path) -> None:
