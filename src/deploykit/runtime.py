@@ -48,6 +48,7 @@ class RuntimeOptions:
 
     exact: ask for the artifact's own precision where the engine would lower it (OpenVINO's bf16 on newer CPUs).
     optimize: False turns graph optimisation off where the engine can (the reference runs that way).
+    spin: False has threads sleep between operators: half the processor time where only outputs count, and not speed.
     """
 
     device: Literal["cpu", "gpu", "npu"] = "cpu"
@@ -55,6 +56,7 @@ class RuntimeOptions:
     threads: int | None = None
     exact: bool = True
     optimize: bool = True
+    spin: bool = True
     custom_ops: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 

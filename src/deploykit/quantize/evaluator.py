@@ -201,7 +201,7 @@ class Evaluator:
     def _run(
         self, path: Path, recipe: Recipe, names: tuple[str, ...], wanted: _Wanted, known: Score | None, digest: str
     ) -> Score:
-        runtime = open_runtime(path)
+        runtime = open_runtime(path, RuntimeOptions(spin=False))
         try:
             sqnr, sound = self._compare(runtime) if known is None else (known.sqnr_db, known.sound)
             drop = None

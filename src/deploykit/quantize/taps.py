@@ -130,8 +130,8 @@ def _options() -> ort.SessionOptions:
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
     options.log_severity_level = 3
-    # Between two runs the tensors are looked at, and threads that spin meanwhile take the processor from that.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    # Threads that spin between operators, and between two runs, take the processor from looking at the tensors.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
 

@@ -140,7 +140,7 @@ def _with_way_out(finding: dict[str, Any], hint: str) -> dict[str, Any]:
 def _open_candidate(path: Path, precision: str) -> tuple[Runtime | None, list[Finding]]:
     """The result in the engine that runs it, and what is to be said about that; None when no engine here does."""
     if precision != BFLOAT:
-        return open_runtime(path), []
+        return open_runtime(path, RuntimeOptions(spin=False)), []
     from deploykit.quantize.half_engine import open_bfloat16
 
     return open_bfloat16(path)

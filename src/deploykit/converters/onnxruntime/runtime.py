@@ -63,6 +63,8 @@ def session_options(options: RuntimeOptions) -> ort.SessionOptions:
     chosen.log_severity_level = 3
     if not options.optimize:
         chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not (options.spin and options.optimize):  # a reference is nothing to measure speed with
+        chosen.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if options.threads is not None:
         chosen.intra_op_num_threads = options.threads
         chosen.inter_op_num_threads = 1
