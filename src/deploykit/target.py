@@ -31,6 +31,7 @@ class QuantizationScheme:
     of products would saturate at 16 bits, as on CPUs without VNNI.
     quantize_bias: int32 bias as Q/DQ; False leaves it float, which TensorRT and Core ML want.
     quantize_residual: both inputs of an Add get their own Q/DQ.
+    integer_extremes: Q/DQ before the search for a largest or smallest value, and none behind it.
     operators: op types whose inputs are quantized; others stay float.
     """
 
@@ -39,6 +40,7 @@ class QuantizationScheme:
     per_channel: bool = True
     quantize_bias: bool = False
     quantize_residual: bool = False
+    integer_extremes: bool = False
     reduce_range: bool = False
     operators: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 

@@ -91,3 +91,16 @@ def test_what_a_logarithm_measures_stays_float(tmp_path):
     plan = make_plan(load_float(onnx_text(text, tmp_path / "m.onnx", **weights))[0], SYMMETRIC)
     assert names(plan) == ["net"]
     assert "'level'" in reasons(plan)["spectrum"]
+
+
+@pytest.mark.parametrize("integers", [True, False])
+def test_extremes_are_found_among_integers_where_the_scheme_asks_for_it(tmp_path, integers):
+    text = """g (float[1,4,6,6] x) => (float[1,2,1,1] y) {
+        [halve] h = Sigmoid (x)
+        [largest] m = GlobalMaxPool (h)
+        [conv] y = Conv (m, w)
+    }"""
+    path = onnx_text(text, tmp_path / "m.onnx", w=RNG.normal(size=(2, 4, 1, 1)).astype(np.float32))
+    plan = make_plan(load_float(path)[0], QuantizationScheme(integer_extremes=integers))
+    assert [value.name for value in plan.readers] == (["h"] if integers else ["m"])
+    assert plan.group("m") == plan.group("h") if integers else plan.group("h") == "h"

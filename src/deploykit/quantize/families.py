@@ -22,6 +22,8 @@ PASS_THROUGH: dict[str, int | None] = {
     "Transpose": 1,
     "Unsqueeze": 1,
 }
+# They only choose among their values, so that they can work on integers as well: where the target's scheme asks for it.
+EXTREMES = frozenset({"GlobalMaxPool", "ReduceMax", "ReduceMin"})
 # Keep the ratios of small and large values, or nearly: what reaches a Log through them decides by its magnitude.
 ARITHMETIC = frozenset(
     {

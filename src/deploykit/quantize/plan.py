@@ -11,6 +11,7 @@ from deploykit.errors import UsageError
 from deploykit.quantize.families import (
     ARITHMETIC,
     CONVOLUTIONS,
+    EXTREMES,
     FUSED_ACTIVATIONS,
     MAC_OPS,
     PASS_THROUGH,
@@ -80,7 +81,7 @@ def observable(model: ir.Model) -> list[str]:
     """Tensors whose ranges any scheme may ask for; each one more costs time in calibration.
 
     What multiply-accumulate nodes read and write (a convolution after the activation that fuses into it), what nodes
-    that only move values read and write, and what an Add joins.
+    that only move values read and write, what an Add joins, and what a largest or smallest value is chosen from.
     """
     found: dict[str, None] = {}
     for node in model.graph:
@@ -93,6 +94,8 @@ def observable(model: ir.Model) -> list[str]:
             touched = [*node.inputs, *node.outputs]
         elif node.op_type == "Add" and not any(is_constant(value) for value in node.inputs):
             touched = list(node.inputs)
+        elif node.op_type in EXTREMES:
+            touched = [node.inputs[0], node.outputs[0]]
         for value in touched:
             if value is not None and value.name and is_float(value) and not is_constant(value):
                 found.setdefault(value.name)
@@ -227,7 +230,7 @@ def _place(main: ir.Graph, plan: Plan, scheme: QuantizationScheme, unseen: Colle
             _quantize_output(fused_output(node), plan, main, trunk, unseen)
     if scheme.quantize_residual:
         _quantize_residuals(main, plan, trunk, unseen)
-    _propagate(main, plan, unseen)
+    _propagate(main, plan, scheme, unseen)
 
 
 def fused_output(node: ir.Node) -> ir.Value:
@@ -282,24 +285,36 @@ def _quantize_residuals(main: ir.Graph, plan: Plan, trunk: set[ir.Value], unseen
                 plan.read(value, node, index)
 
 
-def _propagate(main: ir.Graph, plan: Plan, unseen: Collection[str]) -> None:
+def _propagate(main: ir.Graph, plan: Plan, scheme: QuantizationScheme, unseen: Collection[str]) -> None:
     """Nodes that only move values before a QuantizeLinear work on integers too: Q/DQ of the same scale before them."""
     pending = list(plan.readers)
     while pending:
         value = pending.pop()
         node = value.producer()
-        if node is None or node.graph is not main or node.domain or node.op_type not in PASS_THROUGH:
+        if node is None or node.graph is not main or node.domain or len(node.outputs) != 1:
             continue
-        count = PASS_THROUGH[node.op_type]
-        sources = list(node.inputs if count is None else node.inputs[:count])
-        if len(node.outputs) != 1 or any(not _can_share(source, unseen) for source in sources):
-            continue
-        for index, source in enumerate(sources):
+        for index in _moved(node, scheme, unseen):
+            source = node.inputs[index]
             if source is None:
                 continue
             plan.join(value, source)
             if plan.read(source, node, index):
                 pending.append(source)
+            if node.op_type in EXTREMES:  # on the source's levels already: a second pair is what the engine gets wrong
+                plan.readers.pop(value, None)
+
+
+def _moved(node: ir.Node, scheme: QuantizationScheme, unseen: Collection[str]) -> range:
+    """Indices of the inputs whose values the node hands on, when they may share its output's scale; else none."""
+    if node.op_type in EXTREMES and scheme.integer_extremes:
+        source = node.inputs[0]
+        fit = is_float(source) and source is not None and not is_constant(source) and source.name not in unseen
+        return range(1 if fit else 0)
+    if node.op_type not in PASS_THROUGH:
+        return range(0)
+    count = PASS_THROUGH[node.op_type]
+    sources = node.inputs if count is None else node.inputs[:count]
+    return range(len(sources) if all(_can_share(source, unseen) for source in sources) else 0)
 
 
 def _can_share(source: ir.Value | None, unseen: Collection[str]) -> bool:

@@ -13,6 +13,7 @@ from deploykit import graph, io
 from deploykit.converters.bounds import bounds_of_input, fixed_by, unused_bounds
 from deploykit.converters.openvino.extension import core_with
 from deploykit.converters.openvino.interface import interface, remember, versioned
+from deploykit.converters.openvino.masks import keep_masks
 from deploykit.converters.openvino.reproducible import normalise
 from deploykit.converters.openvino.support import judge
 from deploykit.errors import GateError, VendorError
@@ -56,6 +57,7 @@ def convert_job(
         dataclasses.replace(spec, shape=fixed_by(spec, shape)) for spec, shape in zip(inputs, limits, strict=True)
     )
     remember(converted, inputs, outputs)
+    keep_masks(converted)
     # The folder is a staging one: the user knows the file by its name.
     with io.no_space_named(Path(final.name)):
         _save(converted, final)
