@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,17 @@ import os, subprocess, sys, time
 
 def me():
     return os.getpid()
+
+def copy_a_model_and_wait():
+    import tempfile
+    with tempfile.TemporaryDirectory() as folder:
+        open(folder + "/tapped.onnx", "w").write("weights")
+        print("written", flush=True)
+        time.sleep(600)
+
+def temporary():
+    import tempfile
+    return tempfile.gettempdir()
 
 def hang(path):
     open(path, "w").write("here")
@@ -114,7 +126,7 @@ def test_a_worker_that_ends_while_its_pool_does_keeps_no_request(worker, tmp_pat
 
 def test_onnxruntime_phones_nobody_and_leaves_no_file(worker, tmp_path):
     worker.call("signal_vendor:run_a_session", {})
-    assert not list((tmp_path / "temporary").iterdir())
+    assert not [path for path in (tmp_path / "temporary").rglob("*") if path.is_file()]
 
 
 @needs_posix
@@ -132,3 +144,18 @@ def test_a_full_disk_is_named_though_the_log_is_on_it(tmp_path, function):
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "DK125\n", done.stderr
+
+
+@pytest.mark.parametrize("end", ["kill", "close"])
+def test_temporary_files_go_with_the_process_that_made_them(worker, tmp_path, end):
+    folder = worker.call("signal_vendor:temporary", {})
+    assert Path(folder).parent == tmp_path / "temporary"
+    getattr(worker, end)()
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_a_call_that_is_ended_leaves_no_copy_of_a_model(worker, tmp_path):
+    with pytest.raises(VendorError):
+        worker.call("signal_vendor:copy_a_model_and_wait", {}, timeout=2)
+    worker.close()
+    assert not list((tmp_path / "temporary").rglob("tapped.onnx"))

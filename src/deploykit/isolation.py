@@ -63,13 +63,16 @@ class Worker:
         # The child appends and we read, each with a position of its own: one shared position would move under writes.
         handle, self._log_name = tempfile.mkstemp(prefix="deploykit-", suffix=".log")
         os.close(handle)
+        # Its temporary files, copies of whole models among them, go when it ends: killed, it cannot remove them itself.
+        self._scratch = tempfile.TemporaryDirectory(prefix="deploykit-worker-", ignore_cleanup_errors=True)
+        temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), self._scratch.name)
         with Path(self._log_name).open("ab") as child_end:
             self._process = subprocess.Popen(
                 [interpreter, _SCRIPT],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=child_end,
-                env={**os.environ, **self._environment},
+                env={**os.environ, **temporary, **self._environment},
                 process_group=0,  # Ctrl-C would end it before it has learned to leave signals to us
                 text=True,
                 encoding="utf-8",
@@ -269,6 +272,7 @@ class Worker:
             listener(self.name, self.log_since(0))
         self._log.close()
         self._forget_log()
+        self._scratch.cleanup()
 
 
 def _signal_name(number: int) -> str:
