@@ -54,7 +54,7 @@ class Absorber:
             else:
                 shaped = factors.reshape(-1, *[1] * change.trailing)
             made = array * shaped if change.multiply else array / shaped
-            new = add_constant(main, f"{old.name}_equalised", made.astype(np.float32), taken)
+            new = add_constant(main, f"{old.name}_equalised", made.astype(np.float32, copy=False), taken)
             change.node.replace_input_with(change.index, new)
 
 

@@ -135,9 +135,10 @@ def _fold(main: ir.Graph, conv: ir.Node, norm: ir.Node, constants: list[np.ndarr
     epsilon = norm.attributes.get_float("epsilon", 1e-5)
     gain = (gamma.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)).reshape(-1)
     shifted = ((bias[0] if bias else np.zeros_like(mean)).astype(np.float64) - mean) * gain + beta
-    scaled = weight * gain.reshape(-1, *[1] * (weight.ndim - 1))
+    scaled = np.empty_like(weight)
+    np.multiply(weight, gain.reshape(-1, *[1] * (weight.ndim - 1)), out=scaled, dtype=np.float64, casting="same_kind")
     base = norm.outputs[0].name or norm.name or "bn"
-    new_weight = add_constant(main, f"{base}_folded_weight", scaled.astype(weight.dtype))
+    new_weight = add_constant(main, f"{base}_folded_weight", scaled)
     new_bias = add_constant(main, f"{base}_folded_bias", shifted.astype(weight.dtype))
     conv.replace_input_with(1, new_weight)
     if len(conv.inputs) == 3:

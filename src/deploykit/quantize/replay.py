@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from deploykit.data import CarriedState, open_request
 from deploykit.data.dataset import spread
 from deploykit.progress import OnProgress, Progress
 from deploykit.quantize.holdout import calibrating, carried, held_out, widened
+from deploykit.quantize.taps import run_tapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from deploykit.quantize.settings import Settings
 
 Array = np.ndarray[Any, Any]
+NUMBERS = re.compile(r"tensor\((float|float16|double|bool|u?int(8|16|32|64))\)")
 # Means over channels and positions settle early.
 SAMPLES = 32
 
@@ -47,14 +50,18 @@ class Replay:
         return self._request is not None and self._request["purpose"] == "calibration"
 
     def __call__(self, session: ort.InferenceSession, what: str) -> Iterator[dict[str, Array]]:
-        """Inputs and outputs of the session for each sample, by name. what: names the step for the progress."""
-        names = [output.name for output in session.get_outputs()]
+        """Inputs and outputs of the session for each sample, by name. what: names the step for the progress.
+
+        Raises DataError (DK378) when the model refuses a sample.
+        """
+        # What else a model may give (texts, sequences) nobody looks at.
+        names = [output.name for output in session.get_outputs() if NUMBERS.fullmatch(output.type)]
         request = self._request
         assert request is not None
         state = CarriedState(carried(request))
         for number, sample in enumerate(self._samples(), 1):
             feeds = state.fill(sample.feeds)
-            values: dict[str, Array] = dict(zip(names, session.run(None, feeds), strict=True))
+            values = run_tapped(session, feeds, names, sample.name)
             state.update(values)
             self._on_progress(Progress(what, sample.name, number))
             yield {**values, **feeds}

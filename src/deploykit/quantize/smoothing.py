@@ -226,7 +226,7 @@ def scaled_weight(node: ir.Node, weight: Array, factors: Array) -> Array:
         blocks = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
         shaped = factors.reshape(groups, 1, weight.shape[1], *[1] * (weight.ndim - 2))
         found = (blocks * shaped).reshape(weight.shape)
-    return found.astype(np.float32)
+    return found.astype(np.float32, copy=False)
 
 
 def predicted_error(readings: Iterable[Reading], statistics: ChannelStatistics, factors: Array) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit import graph
+from deploykit.errors import DataError
 from deploykit.progress import OnProgress, Progress
 from deploykit.quantize import findings as say
 from deploykit.quantize.bias_correction import correct_biases, mean_errors
@@ -23,6 +24,7 @@ from deploykit.quantize.ranges import Ranges, check_strength, load_ranges
 from deploykit.quantize.replay import Array, Replay
 from deploykit.quantize.resume import is_progress
 from deploykit.quantize.smoothing import choose_factors, equalise, find_sites, measure_channels
+from deploykit.quantize.taps import SAMPLE_REFUSED
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -165,8 +167,8 @@ class StaticQuantizer:
             return {}
         try:
             statistics = measure_channels(model, sites, functools.partial(self._replay, what="measuring channels"))
-        except Exception as problem:
-            if not type(problem).__module__.startswith("onnxruntime"):
+        except DataError as problem:
+            if problem.code != SAMPLE_REFUSED:
                 raise
             return {}  # calibration meets the same sample, and says which one and why
         return choose_factors(sites, statistics, strength=settings.smooth_quant)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 Array = np.ndarray[Any, Any]
+SAMPLE_REFUSED = "DK378"
 # Their output has exactly the values of their first input, in another order or shape.
 SAME_VALUES = frozenset(
     {
@@ -62,7 +63,7 @@ def run_tapped(
         shapes = ", ".join(f"{name} {array.dtype} {list(array.shape)}" for name, array in feeds.items())
         raise DataError(
             f"the model does not run on {sample} of the calibration data: {_reason(problem)}",
-            code="DK378",
+            code=SAMPLE_REFUSED,
             context=[f"it was given {shapes}"],
             hint="--calib DATA with samples that the model takes; --dim NAME=MIN..MAX bounds random sizes",
         ) from problem
