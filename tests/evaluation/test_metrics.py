@@ -95,6 +95,14 @@ def test_labels_that_do_not_fit_are_told():
         make_metric("top1:z").add({"y": SCORES[:1]}, 1)
 
 
+@pytest.mark.parametrize(("classes", "label"), [(10, 10), (10, 1000), (1, 2)])
+def test_a_label_beyond_the_classes_is_another_models(classes, label):
+    with pytest.raises(DataError) as caught:
+        over("top1", [np.zeros((1, classes))], [np.array(label)])
+    assert caught.value.code == "DK423"
+    assert str(label) in caught.value.message
+
+
 def test_unknown_metric_suggests_the_nearest():
     with pytest.raises(UsageError) as caught:
         make_metric("top")

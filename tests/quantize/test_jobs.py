@@ -75,3 +75,15 @@ def test_ranges_alone_are_not_enough_for_what_needs_data(model, tmp_path, asked)
     alone = deploykit.quantize(model, **made, force=True)
     assert alone.exit_code == 0
     assert "DK377" in [finding.code for finding in alone.findings]
+
+
+def test_a_metric_without_a_number_is_a_warning(model, tmp_path):
+    (tmp_path / "nothing.py").write_text("def score(outputs, label):\n    return float('nan')\n")
+    report = deploykit.quantize(
+        model,
+        output=tmp_path / "q.onnx",
+        precision="int8-weights",
+        eval=tmp_path / "labelled.npz",
+        metric=f"{tmp_path / 'nothing.py'}:score",
+    )
+    assert [finding.severity for finding in report.findings if finding.code == "DK376"] == ["warning"]

@@ -51,6 +51,13 @@ def _hits(name: str, output: Array, labels: Array, k: int) -> tuple[Array, Array
     labels = class_numbers(name, labels)
     scores = _rows(output, labels.size, name)
     known = labels >= 0
+    classes = max(scores.shape[1], 2)
+    if (labels >= classes).any():
+        raise DataError(
+            f"metric {name!r}: a label is {labels.max()}, and the output has {classes} classes, 0 to {classes - 1}",
+            code="DK423",
+            hint="labels start with 0; are these the labels of this model?",
+        )
     valid = ~np.isnan(scores).any(axis=1)
     if scores.shape[1] == 1:
         return ((scores[:, 0] >= BINARY_THRESHOLD) == (labels == 1)) & valid, known

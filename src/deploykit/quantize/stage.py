@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any
 
 from deploykit.artifact import Artifact, TensorSpec
@@ -255,8 +256,14 @@ class QuantizeStage(Stage):
                     hint="more calibration samples, --method percentile or mse, --exclude NODE, or --precision fp16",
                 )
             )
+            return
+        text = f"{text} on {accuracy['samples']} labelled samples"
+        if math.isfinite(accuracy["reference"]) and math.isfinite(accuracy["candidate"]):
+            evidence.findings.append(note("DK376", text))
         else:
-            evidence.findings.append(note("DK376", f"{text} on {accuracy['samples']} labelled samples"))
+            evidence.findings.append(
+                warning("DK376", f"{text}: nothing is known of the accuracy", hint="a metric gives finite numbers")
+            )
 
 
 def _as_json(scheme: QuantizationScheme) -> dict[str, Any]:
