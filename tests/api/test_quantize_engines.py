@@ -74,19 +74,24 @@ def _drawn(**shapes: tuple[str, tuple[int, ...]]) -> Callable[[Callable[[str], P
     return make
 
 
-# model: (calibration, share of the MACs that may stay float: recurrent layers do)
+# model: (calibration, least share of the MACs in integer kernels). Recurrent layers stay float: what is left over is
+# 28 % in nsnet2 and the classifier behind the LSTM, 0.23 %, in jvowels.
 MODELS: dict[str, tuple[Callable[[Callable[[str], Path]], Samples], float]] = {
-    "digits/digits_cnn": (_drawn(input=("normal", (1, 1, 8, 8))), 0.0),
-    "mnist5k/mnist5k_cnn": (_drawn(input=("normal", (1, 1, 28, 28))), 0.0),
-    "ppocr_v4/cls": (lambda find: _lines(find, 192), 0.0),
-    "ppocr_v4/rec": (lambda find: _lines(find, 320), 0.0),
-    "ppocr_v4/det": (_pages, 0.0),
-    "jvowels/jvowels_lstm": (_drawn(x=("normal", (1, 16, 12))), 0.97),
-    "magika/model": (_drawn(bytes=("int32", (1, 2048))), 0.0),
-    "attacut/attacut-sc": (_drawn(input=("int64", (1, 2, 32))), 0.0),
-    "nsnet2/nsnet2-20ms-baseline": (_drawn(input=("normal", (1, 32, 161))), 0.75),
-    "dnsmos/sig_bak_ovr": (_drawn(input_1=("normal", (1, 144160))), 0.0),
+    "digits/digits_cnn": (_drawn(input=("normal", (1, 1, 8, 8))), 0.9),
+    "mnist5k/mnist5k_cnn": (_drawn(input=("normal", (1, 1, 28, 28))), 0.9),
+    "ppocr_v4/cls": (lambda find: _lines(find, 192), 0.9),
+    "ppocr_v4/rec": (lambda find: _lines(find, 320), 0.9),
+    "ppocr_v4/det": (_pages, 0.9),
+    "jvowels/jvowels_lstm": (_drawn(x=("normal", (1, 16, 12))), 0.0022),
+    "magika/model": (_drawn(bytes=("int32", (1, 2048))), 0.9),
+    "attacut/attacut-sc": (_drawn(input=("int64", (1, 2, 32))), 0.9),
+    "nsnet2/nsnet2-20ms-baseline": (_drawn(input=("normal", (1, 32, 161))), 0.25),
+    "dnsmos/sig_bak_ovr": (_drawn(input_1=("normal", (1, 144160))), 0.9),
 }
+# Not within 30 dB of themselves: with every QuantizeLinear's scale moved by 5e-7, onnxruntime's own results of these
+# INT8 models are 19 to 28 dB apart, and OpenVINO's lie as far (no layer alone is below 56 dB). A value on the border of
+# two levels takes the other one, and 50 layers of rounding spread it. The gate of `convert` refuses them.
+SPREADING = {"ppocr_v4/rec", "ppocr_v4/det"}
 QUICK = {"digits/digits_cnn", "ppocr_v4/cls"}
 
 
@@ -149,12 +154,15 @@ def test_tensorrt_rtx_builds_the_model(shared_model, tmp_path, name):
 def test_openvino_runs_integer_kernels(shared_model, tmp_path, name):
     openvino = pytest.importorskip("openvino")
     made, feed = quantized(shared_model, name, "openvino", tmp_path)
-    # Not by `convert`, whose gate compares values on the engine; the kernels are what is asked here.
-    openvino.save_model(openvino.convert_model(made), tmp_path / "q.xml", compress_to_fp16=False)
-    assert integer_share(tmp_path / "q.xml", feed) >= 0.9 - MODELS[name][1]
+    if name in SPREADING:
+        openvino.save_model(openvino.convert_model(made), tmp_path / "q.xml", compress_to_fp16=False)
+    else:
+        report = deploykit.convert(made, to="openvino", output=tmp_path / "q.xml", data=str(tmp_path / "calib"))
+        assert report.exit_code == 0, [finding.message for finding in report.findings]
+    assert integer_share(tmp_path / "q.xml", feed) >= MODELS[name][1]
 
 
 @pytest.mark.parametrize("name", _models())
 def test_onnxruntime_runs_integer_kernels(shared_model, tmp_path, name):
     made, feed = quantized(shared_model, name, "onnxruntime", tmp_path)
-    assert integer_share(made, feed) >= 0.9 - MODELS[name][1]
+    assert integer_share(made, feed) >= MODELS[name][1]
