@@ -74,6 +74,25 @@ def _drawn(**shapes: tuple[str, tuple[int, ...]]) -> Callable[[Callable[[str], P
     return make
 
 
+def _frames(find: Callable[[str], Path]) -> Samples:
+    stream = np.load(find("silero_vad/vad_stream_dev.npz"))["x"].astype(np.float32) / 32768
+    for index in range(SAMPLES):
+        frame = stream[20000 + 4000 * index :][:576]
+        yield {"input": frame[None], "state": np.zeros((2, 1, 128), np.float32)}
+
+
+def _at_16_khz(source: Path, path: Path) -> Path:
+    """silero's model for one sample rate, simplified: as published, all its layers are in branches on the rate."""
+    model = onnx.load(source)
+    kept = [value for value in model.graph.input if value.name != "sr"]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(16000, np.int64), "sr"))
+    onnx.save(model, path.with_suffix(".rate.onnx"))
+    assert deploykit.simplify(path.with_suffix(".rate.onnx"), output=path).exit_code == 0
+    return path
+
+
 # model: (calibration, least share of the MACs in integer kernels). Recurrent layers stay float: what is left over is
 # 28 % in nsnet2 and the classifier behind the LSTM, 0.23 %, in jvowels.
 MODELS: dict[str, tuple[Callable[[Callable[[str], Path]], Samples], float]] = {
@@ -83,6 +102,7 @@ MODELS: dict[str, tuple[Callable[[Callable[[str], Path]], Samples], float]] = {
     "ppocr_v4/rec": (lambda find: _lines(find, 320), 0.9),
     "ppocr_v4/det": (_pages, 0.9),
     "jvowels/jvowels_lstm": (_drawn(x=("normal", (1, 16, 12))), 0.0022),
+    "silero_vad/silero_vad_op18_ifless": (_frames, 0.9),
     "magika/model": (_drawn(bytes=("int32", (1, 2048))), 0.9),
     "attacut/attacut-sc": (_drawn(input=("int64", (1, 2, 32))), 0.9),
     "nsnet2/nsnet2-20ms-baseline": (_drawn(input=("normal", (1, 32, 161))), 0.25),
@@ -120,6 +140,8 @@ def quantized(find: Callable[[str], Path], name: str, target: str, folder: Path)
     for index, feed in enumerate(feeds):
         np.savez(calib / f"{index}.npz", **feed)
     source = find(f"{name}.onnx")
+    if name.startswith("silero_vad"):
+        source = _at_16_khz(source, folder / "rate.onnx")
     if target != "onnxruntime":  # which takes any sizes
         source = _of_fixed_size(source, feeds[0], folder / "float.onnx")
     settings = Settings(scheme=get_target(target).scheme, data=data_request(str(calib), "calibration"))
