@@ -191,24 +191,28 @@ class ConvertStage(Stage):
         return Verification([said], {"parity": None}, "none")
 
     def _compare(self, gate: str, reference: Artifact, made: Artifact, evidence: Verification) -> None:
+        from deploykit.api.spreading import spread_of
         from deploykit.parity import row_for
 
+        data = self.data_request or data_request(None, "parity", samples=16, dims=self.dims)
+        options = {"custom_ops": self.custom_ops} if self.custom_ops else {}
         result = run_isolated(
             comparison_worker(self.target),
             "deploykit.comparison:compare_job",
             {
                 "reference": str(reference.path),
                 "candidate": str(made.path),
-                "data": self.data_request or data_request(None, "parity", samples=16, dims=self.dims),
+                "data": data,
                 "precision": row_for("fp32" if gate == "source" else reference.precision, made.precision),
                 "rtol": None,
                 "atol": None,
                 "min_sqnr": None,
-                "options": {"custom_ops": self.custom_ops} if self.custom_ops else {},
+                "options": options,
                 "metric": None,
             },
             block=self.target.blocked,
         )
+        spread = spread_of(self.target, reference, result, data, options)
         what = "its ONNX parent" if gate == "parent" else "its float source"
         evidence.metrics["parity"][gate] = {
             key: result[key] for key in ("outputs", "samples", "execution", "engines") if key in result
@@ -222,7 +226,8 @@ class ConvertStage(Stage):
                 + (told.get(row["name"]) or _numbers(row)),
                 target=self.target.name,
                 tensor=row["name"],
-                hint=f"deploykit validate {reference.path.name} {made.path.name} shows every output",
+                hint=spread.get(row["name"])
+                or f"deploykit validate {reference.path.name} {made.path.name} shows every output",
             )
             for row in result["outputs"]
             if not row["passed"]
