@@ -102,7 +102,8 @@ DataOpt = Annotated[
 CalibOpt = Annotated[str | None, typer.Option("--calib", metavar="DATA", help="Calibration data, as for --data.")]
 EvalOpt = Annotated[str | None, typer.Option("--eval", metavar="DATA", help="Labelled data to measure accuracy on.")]
 MetricOpt = Annotated[
-    str | None, typer.Option("--metric", metavar="NAME|module:function", help="The accuracy metric: top1, f1, cer, map, miou, ...")
+    str | None,
+    typer.Option("--metric", metavar="NAME|module:function", help="The accuracy metric: top1, f1, cer, map, miou, ..."),
 ]
 LabelOpt = Annotated[
     str | None, typer.Option("--label", metavar="NAME", help="The array or column that holds the labels; y otherwise.")
