@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # At most so many samples judge, as many as run in so many seconds; the worst of them attributes the loss to nodes.
 JUDGES, JUDGING_SECONDS = 16, 10.0
+# Where so many take longer than this, and lie below so much of the tolerance, they are enough: nothing is to be found.
+FIRST, SLOW_SECONDS, FAR_BELOW = 2, 1.0, 0.2
 # The worst samples decide how many islands are needed, before all judge the result.
 WORST = 4
 EVALUATIONS = 96
@@ -90,8 +92,10 @@ class _Search:
         self._switches = switches
         self._on_progress = on_progress
         self._in_order = in_order  # samples that carry state cannot be taken apart
-        self._samples, reference = _in_time(switches, samples)
-        self._loss = Loss(reference, TOLERANCES[form.name])
+        self._tolerance = TOLERANCES[form.name]
+        self._half: list[dict[str, Array]] | None = None  # the judges' outputs, where all nodes have been half already
+        self._samples, reference = self._in_time(samples)
+        self._loss = Loss(reference, self._tolerance)
         self._evaluations = 0
         self._until = time.monotonic() + SECONDS
 
@@ -99,7 +103,7 @@ class _Search:
         nodes = self._switches.nodes
         everyone = list(range(len(self._samples)))
         self._evaluations += 1
-        found = self._switches.run(self._samples, nodes)
+        found = self._half or self._switches.run(self._samples, nodes)
         before, _ = self._loss.of(found, everyone)
         if before <= MARGIN or not nodes:
             return Refinement(before, before, (), (), self._evaluations)
@@ -110,6 +114,22 @@ class _Search:
         islands, after = self._fewest(groups, few, everyone)
         costly = tuple(name for _, group in groups[:8] for name in group[:1])
         return Refinement(before, min(after, before), islands, costly, self._evaluations)
+
+    def _in_time(self, samples: list[Sample]) -> tuple[list[Sample], list[dict[str, Array]]]:
+        """The samples that run in the time for judging, at least one, and their float outputs."""
+        started = time.monotonic()
+        reference: list[dict[str, Array]] = []
+        for outputs in self._switches.each(samples, ()):
+            reference.append(outputs)
+            passed = time.monotonic() - started
+            if passed > JUDGING_SECONDS:
+                break
+            if len(reference) == FIRST and passed > SLOW_SECONDS and not self._in_order:
+                found = self._switches.run(samples[:FIRST], self._switches.nodes)
+                if Loss(reference, self._tolerance).of(found, range(FIRST))[0] <= FAR_BELOW:
+                    self._half = found
+                    break
+        return samples[: len(reference)], reference
 
     def _cost(self, on: Collection[str], chosen: list[int]) -> tuple[float, float]:
         self._evaluations += 1
@@ -156,14 +176,3 @@ class _Search:
             if after <= 1.0:
                 return tuple(islands(count)), after
         return (), after if most else float("inf")
-
-
-def _in_time(switches: Switches, samples: list[Sample]) -> tuple[list[Sample], list[dict[str, Array]]]:
-    """The samples that run in the time for judging, at least one, and their float outputs."""
-    started = time.monotonic()
-    reference: list[dict[str, Array]] = []
-    for outputs in switches.each(samples, ()):
-        reference.append(outputs)
-        if time.monotonic() - started > JUDGING_SECONDS:
-            break
-    return samples[: len(reference)], reference

@@ -125,6 +125,7 @@ def _session(path: Path) -> Any:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
     options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other work wants the processor
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
