@@ -11,6 +11,7 @@ from deploykit.data import Sample
 from deploykit.data.request import data_request
 from deploykit.parity import TOLERANCES
 from deploykit.progress import silent
+from deploykit.quantize import half_refine
 from deploykit.quantize.half_job import quantize_bfloat16, quantize_half
 from deploykit.quantize.half_opset import load_for_half
 from deploykit.quantize.half_switches import Loss, Switches
@@ -106,3 +107,20 @@ def test_loss_is_in_units_of_the_tolerance():
 def test_outputs_that_are_no_float_tensors_are_not_judged():
     loss = Loss([{"y": np.float32([1.0]), "k": np.int64([3]), "s": ["a", "b"]}], TOLERANCES["fp16"])
     assert loss.of([{"y": np.float32([1.0]), "k": np.int64([4]), "s": []}], [0]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("shift", "few"), [(0.01, True), (3000.0, False)])
+def test_few_samples_of_a_slow_model_judge_only_where_all_is_well(tmp_path, monkeypatch, shift, few):
+    path, settings = planted(tmp_path, shift)
+    monkeypatch.setattr(half_refine, "SLOW_SECONDS", -1.0)
+    judges = []
+    run_search = half_refine._Search.run
+
+    def counted(search):
+        judges.append(len(search._samples))
+        return run_search(search)
+
+    monkeypatch.setattr(half_refine._Search, "run", counted)
+    facts = quantize_half(path, tmp_path / "out.onnx", settings, silent)
+    assert (judges == [half_refine.FIRST]) == few
+    assert (facts["metrics"]["float_nodes"] == 0) == few

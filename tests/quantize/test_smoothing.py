@@ -14,10 +14,12 @@ from deploykit.quantize.prepare import load_float
 from deploykit.quantize.qdq import Inserter, shared_parameters
 from deploykit.quantize.smoothing import (
     ChannelStatistics,
+    Reading,
     choose_factors,
     equalise,
     find_sites,
     measure_channels,
+    predicted_error,
     rows_by_channel,
     scaled_weight,
 )
@@ -172,6 +174,15 @@ def test_small_channels_survive_in_front_of_a_depthwise_layer(tmp_path):
 
 @pytest.mark.parametrize("op", ["Conv", "grouped", "depthwise", "ConvTranspose", "MatMul", "Gemm", "transB"])
 def test_rows_and_scaled_weights_agree(op):
+    node, weight = layer(op)
+    factors = np.float32([1, 2, 4, 8])
+    rows, scaled = rows_by_channel(node, weight), rows_by_channel(node, scaled_weight(node, weight, factors))
+    assert rows.shape[1] == 4
+    np.testing.assert_allclose(scaled, rows * factors[None, :, None])
+
+
+def layer(op):
+    """A node that reads 4 channels, and its weight."""
     import onnx_ir as ir
 
     shape = {"grouped": (4, 2, 3), "depthwise": (8, 1, 3), "Conv": (5, 4, 3), "ConvTranspose": (4, 5, 3)}.get(
@@ -182,11 +193,23 @@ def test_rows_and_scaled_weights_agree(op):
         weight = weight.T.copy()
     attributes = {"grouped": {"group": 2}, "depthwise": {"group": 4}, "transB": {"transB": 1}}.get(op, {})
     kind = {"grouped": "Conv", "depthwise": "Conv", "transB": "Gemm"}.get(op, op)
-    node = ir.node(kind, [None, None], attributes=attributes)
-    factors = np.float32([1, 2, 4, 8])
-    rows, scaled = rows_by_channel(node, weight), rows_by_channel(node, scaled_weight(node, weight, factors))
-    assert rows.shape[1] == 4
-    np.testing.assert_allclose(scaled, rows * factors[None, :, None])
+    return ir.node(kind, [None, None], attributes=attributes), weight
+
+
+@pytest.mark.parametrize("op", ["Conv", "grouped", "depthwise", "ConvTranspose", "MatMul", "Gemm", "transB"])
+def test_the_prediction_is_that_of_every_single_weight(op):
+    node, weight = layer(op)
+    seen = ChannelStatistics.of(normal(2, 4, 50) * np.float32([1, 5, 0.1, 2])[None, :, None], 1)
+    factors = np.array([1, 2, 0.5, 8])
+    rows = rows_by_channel(node, weight).astype(np.float64)
+    step = (max((seen.high / factors).max(), 0) - min((seen.low / factors).min(), 0)) / 255
+    variance = (seen.square - seen.mean**2) / factors**2
+    expected = 0.0
+    for output in rows * factors[None, :, None]:
+        read = ~np.isnan(output)
+        expected += step**2 / 12 * (output[read] ** 2).sum()
+        expected += (np.abs(output[read]).max() / 127) ** 2 / 12 * (read * variance[:, None]).sum()
+    assert predicted_error([Reading.of(node, weight)], seen, factors) == pytest.approx(expected, rel=1e-5)
 
 
 def test_statistics_of_channels_over_samples():

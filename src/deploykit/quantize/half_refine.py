@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # At most so many samples judge, as many as run in so many seconds; the worst of them attributes the loss to nodes.
 JUDGES, JUDGING_SECONDS = 16, 10.0
 # Where so many take longer than this, and lie below so much of the tolerance, they are enough: nothing is to be found.
-FIRST, SLOW_SECONDS, FAR_BELOW = 2, 1.0, 0.2
+FIRST, SLOW_SECONDS, FAR_BELOW = 2, 1.0, 0.4
 # The worst samples decide how many islands are needed, before all judge the result.
 WORST = 4
 EVALUATIONS = 96
