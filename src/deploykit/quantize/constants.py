@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
 
 from deploykit import graph
 from deploykit.quantize.prepare import add_constant, constant_of, drop_unused_initializers, is_constant, names_in
@@ -58,6 +57,8 @@ def _computed(node: ir.Node, arrays: list[Array], opset: int) -> Array:
         [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in names],
         [onnx.helper.make_value_info("o", onnx.TypeProto())],
     )
+    from onnx.reference import ReferenceEvaluator  # slow to import, and rarely needed
+
     whole = onnx.helper.make_model(body, opset_imports=[onnx.helper.make_opsetid("", opset)])
     found: Array = np.asarray(ReferenceEvaluator(whole).run(None, dict(zip(names, arrays, strict=True)))[0])
     return found
