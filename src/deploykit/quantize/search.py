@@ -156,7 +156,8 @@ def _result(outcome: Outcome, settings: Settings) -> Finding:
     added += ["bias correction"] if recipe.bias_correction else []
     how = ", ".join([f"method {_method(recipe, settings)}", *added])
     left = f"{len(outcome.left)} nodes left in float" if outcome.left else "no node left in float"
-    text = f"searched with {outcome.evaluations} evaluations: {best.macs_share:.1%} of the MACs in INT8, {how}, {left}"
+    count = f"{outcome.evaluations} evaluation{'' if outcome.evaluations == 1 else 's'}"
+    text = f"searched with {count}: {best.macs_share:.1%} of the MACs in INT8, {how}, {left}"
     return note("DK395", text)
 
 
