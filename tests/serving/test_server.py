@@ -67,7 +67,11 @@ def trips_for(server: Any, seconds: float) -> int:
 def test_the_ready_line(log: Any) -> None:
     assert log.ready_line == {"ready": True, "http": log.port, "grpc": None, "models": ["log"]}
     assert log.call("GET", "/v2/health/ready").status == 200
-    assert any(line["event"] == "loaded" and line["engine"].startswith("onnxruntime") for line in log.log())
+    # The log is written by a thread of its own.
+    deadline = time.monotonic() + 10
+    while not (loaded := [line for line in log.log() if line["event"] == "loaded"]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert loaded[0]["engine"].startswith("onnxruntime")
 
 
 def test_it_listens_on_this_machine_only(log: Any) -> None:
