@@ -90,8 +90,8 @@ class Metric(abc.ABC):
         return self._value()
 
 
-class OutputMetric(Metric):
-    """A metric of one output.
+class RequestedMetric(Metric):
+    """A metric of the table, which is asked for by name.
 
     accepts: the options it takes after a comma.
     """
@@ -99,9 +99,13 @@ class OutputMetric(Metric):
     accepts: tuple[str, ...] = ()
 
     def __init__(self, request: Request) -> None:
-        """`request.output`: the output to score; None takes the first float one, or the first when none is float."""
+        """`request.output`: the output to score; None lets the metric choose."""
         super().__init__(request.text)
         self.output = request.output
+
+
+class OutputMetric(RequestedMetric):
+    """A metric of one output: the named one, or the first float one, or the first when none is float."""
 
     def add(self, outputs: Outputs, label: Any) -> None:
         """Takes one sample's outputs and its label."""

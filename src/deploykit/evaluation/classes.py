@@ -9,7 +9,7 @@ import numpy as np
 
 from deploykit.errors import DataError
 from deploykit.evaluation.base import OutputMetric, RatioMetric, class_numbers, same_count
-from deploykit.evaluation.ranking import area_under_roc
+from deploykit.evaluation.ranking import RocMetric
 from deploykit.parity import kind_of
 
 if TYPE_CHECKING:
@@ -110,16 +110,11 @@ class F1(OutputMetric):
         return sum(2 * right / total if total else 0.0 for right, total in totals) / len(wanted)
 
 
-class Auc(OutputMetric):
+class Auc(RocMetric):
     """Area under the ROC curve, 0 to 1, of class 1 against class 0; ties count half (Mann-Whitney U).
 
-    The score is the last column (softmax or a single probability). Keeps one float a row.
+    The score is the last column (softmax or a single probability).
     """
-
-    def __init__(self, request: Request) -> None:
-        super().__init__(request)
-        self._scores: list[float] = []
-        self._labels: list[int] = []
 
     def _add(self, output: Array, label: Array) -> None:
         labels = class_numbers(self.name, label.ravel())
@@ -127,11 +122,4 @@ class Auc(OutputMetric):
         if scores.shape[1] > 2:
             raise DataError(f"metric 'auc' needs one or two classes, the output has {scores.shape[1]}", code="DK423")
         margin = scores[:, -1] - (scores[:, 0] if scores.shape[1] == 2 else 0.0)
-        known = labels >= 0
-        self._scores += margin[known].tolist()
-        self._labels += labels[known].tolist()
-        self.scored += int(np.count_nonzero(known))
-        self.unscored += int(np.count_nonzero(~known))
-
-    def _value(self) -> float:
-        return area_under_roc(self.name, np.array(self._scores), np.array(self._labels))
+        self._rank(margin, labels)

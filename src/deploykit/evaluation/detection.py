@@ -11,7 +11,7 @@ import numpy as np
 
 from deploykit import lazy
 from deploykit.errors import UsageError
-from deploykit.evaluation.base import OutputMetric, class_numbers, misfit, named_output
+from deploykit.evaluation.base import RequestedMetric, class_numbers, misfit, named_output
 from deploykit.parity import as_array, kind_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _WIDTH = 5  # of a label's row: four of the box, one of the class
 
 
-class MeanAveragePrecision(OutputMetric):
+class MeanAveragePrecision(RequestedMetric):
     """COCO's AP@[.50:.95] (map) or AP@.50 (map50) over classes and at most 100 boxes an image, 0 to 1.
 
     Outputs: boxes [N, n, 4], scores [N, n] and classes [N, n], found by their shapes and kinds or named by the options
@@ -59,9 +59,6 @@ class MeanAveragePrecision(OutputMetric):
             ):
                 facts = {"image_id": self.scored, "category_id": int(kind), "bbox": box.tolist()}
                 self._found.append({**facts, "score": float(score)})
-
-    def _add(self, output: Array, label: Array) -> None:
-        raise NotImplementedError  # `add` takes several outputs at once
 
     def _truth(self, rows: Array) -> None:
         rows = rows[rows[:, 4] >= 0]

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.evaluation.base import OutputMetric, RatioMetric, class_numbers, misfit, same_count
-from deploykit.evaluation.ranking import area_under_roc
+from deploykit.evaluation.base import RatioMetric, class_numbers, misfit, same_count
+from deploykit.evaluation.ranking import RocMetric
 
 if TYPE_CHECKING:
-    from deploykit.evaluation.base import Request
     from deploykit.parity import Array
 
 
@@ -45,18 +44,13 @@ class MeanCosine(RatioMetric):
         self._count(cosines.sum(), cosines.size, cosines.size)
 
 
-class Pairs(OutputMetric):
+class Pairs(RocMetric):
     """Area under the ROC curve of "these two belong together", told from the cosine of their embeddings, 0 to 1.
 
     output [1 + n, width]: the embedding of an anchor, then those of n others in the same call. label [n]: 1 for an
     other that belongs to the anchor (a paraphrase), 0 for one that does not (a distractor), negative: not scored.
     The cosines of all samples are ranked together, so that a threshold which holds for all of them is what counts.
     """
-
-    def __init__(self, request: Request) -> None:
-        super().__init__(request)
-        self._scores: list[float] = []
-        self._labels: list[int] = []
 
     def _add(self, output: Array, label: Array) -> None:
         labels = class_numbers(self.name, label.ravel())
@@ -68,14 +62,7 @@ class Pairs(OutputMetric):
                 "one embedding a row: pool token embeddings in the model",
             )
         cosines = _cosines(output[1:], output[:1])
-        known = labels >= 0
-        self._scores += cosines[known].tolist()
-        self._labels += labels[known].tolist()
-        self.scored += int(np.count_nonzero(known))
-        self.unscored += int(np.count_nonzero(~known))
-
-    def _value(self) -> float:
-        return area_under_roc(self.name, np.array(self._scores), np.array(self._labels))
+        self._rank(cosines, labels)
 
 
 def _cosines(first: Array, second: Array) -> Array:

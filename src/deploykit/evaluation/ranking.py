@@ -6,10 +6,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.evaluation.base import misfit
+from deploykit.evaluation.base import OutputMetric, misfit
 
 if TYPE_CHECKING:
+    from deploykit.evaluation.base import Request
     from deploykit.parity import Array
+
+
+class RocMetric(OutputMetric):
+    """A metric that ranks the scores of all samples together. Keeps one float a row."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self._scores: list[float] = []
+        self._labels: list[int] = []
+
+    def _rank(self, scores: Array, labels: Array) -> None:
+        """Takes in rows of one sample; those of a negative label are not scored."""
+        known = labels >= 0
+        self._scores += scores[known].tolist()
+        self._labels += labels[known].tolist()
+        self.scored += int(np.count_nonzero(known))
+        self.unscored += int(np.count_nonzero(~known))
+
+    def _value(self) -> float:
+        return area_under_roc(self.name, np.array(self._scores), np.array(self._labels))
 
 
 def area_under_roc(name: str, scores: Array, labels: Array) -> float:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from deploykit.evaluation.base import Metric, OutputMetric
+    from deploykit.evaluation.base import Metric, RequestedMetric
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MetricRow:
     """A row of the metric table: the class that counts it, and one line of help."""
 
-    make: type[OutputMetric]
+    make: type[RequestedMetric]
     help: str
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -50,9 +51,9 @@ class TextMetric(RatioMetric):
         for truth, found in zip(wanted, self._predictions(output, len(wanted), spelled=spelled), strict=True):
             self._compare(truth, found)
 
+    @abc.abstractmethod
     def _compare(self, truth: Tokens, found: Tokens) -> None:
         """Counts one line."""
-        raise NotImplementedError
 
     def _labels(self, label: Array) -> list[Tokens]:
         if label.dtype.kind in _TEXTS:
