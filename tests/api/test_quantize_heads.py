@@ -53,6 +53,18 @@ def run(path, feeds):
     return ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feeds)
 
 
+def quantized(folder, target):
+    report = deploykit.quantize(
+        folder / "model.onnx",
+        output=folder / "int8.onnx",
+        precision="int8",
+        target=target,
+        calib=folder / "calib.npz",
+    )
+    assert report.exit_code == 0
+    return report
+
+
 def weights(*shape):
     return (0.2 * np.random.default_rng(0).normal(size=shape)).astype(np.float32)
 
@@ -61,14 +73,7 @@ def weights(*shape):
 def test_scores_beside_boxes_keep_their_resolution(tmp_path, target):
     arrays = {"w": weights(8, 8, 3, 3), "b": weights(8), "half": np.array([4, 4]), "size": np.float32(640)}
     feeds = written(tmp_path, HEAD, **arrays)
-    report = deploykit.quantize(
-        tmp_path / "model.onnx",
-        output=tmp_path / "int8.onnx",
-        precision="int8",
-        target=target,
-        calib=tmp_path / "calib.npz",
-    )
-    assert report.exit_code == 0
+    report = quantized(tmp_path, target)
     assert report.metrics["int8_macs_share"] == 1
     (exact,), (found,) = run(tmp_path / "model.onnx", feeds), run(tmp_path / "int8.onnx", feeds)
     # One scale for both would round scores to steps of some pixels: 0 and nothing else.
@@ -80,14 +85,7 @@ def test_scores_beside_boxes_keep_their_resolution(tmp_path, target):
 def test_two_convolutions_on_one_concat(tmp_path, target):
     arrays = {"w": weights(8, 8, 3, 3), "w1": weights(8, 16, 3, 3), "w2": 3 * weights(8, 16, 3, 3), "b": weights(8)}
     feeds = written(tmp_path, JOINED, **arrays)
-    report = deploykit.quantize(
-        tmp_path / "model.onnx",
-        output=tmp_path / "int8.onnx",
-        precision="int8",
-        target=target,
-        calib=tmp_path / "calib.npz",
-    )
-    assert report.exit_code == 0
+    report = quantized(tmp_path, target)
     assert report.metrics["quantized_nodes"] == 3
     assert report.metrics["size_ratio"] < 0.75
     for exact, found in zip(run(tmp_path / "model.onnx", feeds), run(tmp_path / "int8.onnx", feeds), strict=True):
@@ -98,9 +96,9 @@ def test_two_convolutions_on_one_concat(tmp_path, target):
 def test_openvino_runs_both_and_is_equal(tmp_path):
     arrays = {"w": weights(8, 8, 3, 3), "w1": weights(8, 16, 3, 3), "w2": 3 * weights(8, 16, 3, 3), "b": weights(8)}
     written(tmp_path, JOINED, **arrays)
-    made = tmp_path / "int8.onnx"
-    common = {"precision": "int8", "target": "openvino", "calib": tmp_path / "calib.npz"}
-    assert deploykit.quantize(tmp_path / "model.onnx", output=made, **common).exit_code == 0
-    report = deploykit.convert(made, to="openvino", output=tmp_path / "m.xml", data=str(tmp_path / "calib.npz"))
+    quantized(tmp_path, "openvino")
+    report = deploykit.convert(
+        tmp_path / "int8.onnx", to="openvino", output=tmp_path / "m.xml", data=str(tmp_path / "calib.npz")
+    )
     assert report.exit_code == 0
     assert report.artifact.precision == "int8"

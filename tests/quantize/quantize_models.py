@@ -48,6 +48,17 @@ def run(path: Path, feeds: dict[str, np.ndarray], *, optimize: bool = True) -> d
     return dict(zip(names, session.run(None, feeds), strict=True))
 
 
+def operators(graph: onnx.GraphProto) -> list[str]:
+    """Operators of the graph and of all bodies in it."""
+    found = []
+    for node in graph.node:
+        found.append(node.op_type)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                found += operators(attribute.g)
+    return found
+
+
 def sqnr_db(reference: np.ndarray, found: np.ndarray) -> float:
     """Signal to quantization noise in dB."""
     reference, found = reference.astype(np.float64), found.astype(np.float64)

@@ -2,7 +2,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from quantize_models import onnx_text, run, sqnr_db
+from quantize_models import onnx_text, operators, run, sqnr_db
 
 from deploykit.quantize import slices
 from deploykit.quantize.dynamic import quantize_dynamic
@@ -22,16 +22,6 @@ def made(path, **settings):
     facts = quantize_dynamic(path, out, Settings(**settings), lambda _: None)
     onnx.checker.check_model(str(out), full_check=True)
     return out, facts, operators(onnx.load(out).graph)
-
-
-def operators(graph):
-    found = []
-    for node in graph.node:
-        found.append(node.op_type)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                found += operators(attribute.g)
-    return found
 
 
 @pytest.mark.parametrize("optimize", [True, False])

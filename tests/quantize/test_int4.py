@@ -1,7 +1,7 @@
 import numpy as np
 import onnx
 import pytest
-from quantize_models import onnx_text, run, sqnr_db
+from quantize_models import onnx_text, operators, run, sqnr_db
 
 from deploykit.data.request import data_request
 from deploykit.errors import UsageError
@@ -26,16 +26,6 @@ def made(path, target="onnxruntime", **settings):
     facts = quantize_int4(path, out, Settings(target=target, **settings), lambda _: None)
     onnx.checker.check_model(str(out), full_check=True)
     return out, facts, operators(onnx.load(out).graph)
-
-
-def operators(graph):
-    found = []
-    for node in graph.node:
-        found.append(node.op_type)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                found += operators(attribute.g)
-    return found
 
 
 @pytest.mark.parametrize("target", TARGETS)

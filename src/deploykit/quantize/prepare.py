@@ -24,6 +24,9 @@ MINIMUM_OPSET = 13
 # The version of the format from which on initializers are not inputs as well.
 INITIALIZERS_ALONE = 4
 NAMED = 3
+# Tensors up to this size may hold axes, pads and shapes, which the version converter reads; larger ones are weights.
+MAY_BE_READ = 1024
+LARGEST_MESSAGE = 1_900_000_000
 
 
 def load_float(path: Path, *, minimum_opset: int = MINIMUM_OPSET, fold: bool = True) -> tuple[ir.Model, list[Finding]]:
@@ -88,12 +91,22 @@ def refuse_quantized(model: ir.Model, path: Path) -> None:
 def raise_opset(model: ir.Model, version: int, path: Path) -> ir.Model:
     """The model at a higher opset of the default domain, by onnx's own version converter.
 
-    Raises ModelError (DK351) when the converter has no adapter for one of the operators.
+    Its weights stand aside meanwhile, since a protobuf message ends at 2 GB; `model` is not to be used afterwards.
+    Raises ModelError (DK351) when the converter has no adapter for one of the operators, or what it makes is not valid.
     """
+    weights: dict[str, ir.TensorProtocol] = {}
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and tensor.nbytes > MAY_BE_READ and tensor.dtype != ir.DataType.STRING:
+            weights[value.name or ""] = tensor
+            value.const_value = _stand_in(tensor)
     try:
-        converted = version_converter.convert_version(ir.to_proto(model), version)
-        if not any(isinstance(value.const_value, ir.ExternalTensor) for value in model.graph.initializers.values()):
-            onnx.checker.check_model(converted)  # it takes external data by relative paths only
+        raised: ir.Model = ir.from_proto(version_converter.convert_version(ir.to_proto(model), version))
+        for name, tensor in weights.items():
+            raised.graph.initializers[name].const_value = tensor
+        outside = any(isinstance(value.const_value, ir.ExternalTensor) for value in raised.graph.initializers.values())
+        if not outside and sum(tensor.nbytes for tensor in weights.values()) < LARGEST_MESSAGE:
+            onnx.checker.check_model(ir.to_proto(raised))  # it takes external data by relative paths only
     except Exception as problem:  # the converter raises RuntimeError, ValueError and protobuf's own errors
         raise ModelError(
             f"{path.name} has opset {graph.opset(model)}, and it cannot be raised to {version}: {problem}",
@@ -101,9 +114,19 @@ def raise_opset(model: ir.Model, version: int, path: Path) -> ir.Model:
             file=path,
             hint=f"export the model again with --opset {version} or higher",
         ) from problem
-    raised: ir.Model = ir.from_proto(converted)
     raised.producer_name, raised.producer_version = model.producer_name, model.producer_version
     return raised
+
+
+def _stand_in(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    return ir.ExternalTensor(
+        "weights",
+        offset=0,
+        length=tensor.nbytes,
+        dtype=tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=tensor.name or "",
+    )
 
 
 def fold_batch_normalization(main: ir.Graph) -> int:
