@@ -32,7 +32,7 @@ def spread_of(
     found = run_isolated(comparison_worker(target), "deploykit.spread:spread_job", arguments, block=target.blocked)
     return {
         name: f"on these inputs the INT8 model is {found[name]:.1f} dB from itself once its values move by 5e-7, a few "
-        f"roundings, so no engine meets {limit:g} dB: give --data in use, or quantize with --max-drop or --exclude"
+        f"roundings: rounding alone can miss {limit:g} dB. Give --data in use, or quantize with --max-drop or --exclude"
         for name, measured in short.items()
         if name in found and found[name] < limit and measured > found[name] - 6
     }
