@@ -164,7 +164,10 @@ def _refused(cell: dict) -> bool:
 def _with_share(cell: dict | None, entry: dict) -> str:
     """The value, and the share of MACs in int8."""
     text = _of(cell, entry)
-    return text if cell is None or "failed" in cell else f"{text} ({cell['int8_macs'] or 0:.0%})"
+    if cell is None or "failed" in cell:
+        return text
+    share = f"{cell['int8_macs'] or 0:.0%}"
+    return f"{text.removesuffix(')')}, {share})" if _refused(cell) else f"{text} ({share})"
 
 
 def _best(cells: dict, start: str, entry: dict) -> str:
