@@ -64,6 +64,7 @@ class Target:
     check_only: versions that their operator table alone speaks for: no engine of theirs runs or converts here.
     elsewhere: how the artifact is made where deploykit does not convert to the target, as a command or a sentence.
     custom_ops: what --custom-ops takes for it, in words; "" where it has no extension libraries.
+    takes: what `converter` takes besides: "calib" (a `DataRequest` to measure on) and "contract" (preprocessing, JSON).
     measured: name of the engine whose measured operator table stands in for it where it is not installed.
     """
 
@@ -93,6 +94,7 @@ class Target:
     numbered: bool = False
     check_only: tuple[str, ...] = ()
     elsewhere: str = ""
+    takes: tuple[str, ...] = ()
 
     def converts(self, version: str | None) -> bool:
         """Whether deploykit makes artifacts of that version, where what it needs is installed."""

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 import deploykit
 from deploykit import artifact
-from deploykit.api.convert import ConvertStage
+from deploykit.api.convert_stage import ConvertStage
 from deploykit.data.request import bounds_of
 from deploykit.errors import (
     ExitCode,

@@ -3,243 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph, io
-from deploykit.api.extensions import digests, extension_libraries, split_translations
-from deploykit.artifact import Artifact, TensorSpec
-from deploykit.converters.profiles import Profile, parse_profiles
+from deploykit.api.convert_stage import ConvertStage
+from deploykit.api.extensions import extension_libraries, split_translations
+from deploykit.converters.profiles import parse_profiles
 from deploykit.data.request import bounds_of, data_request, known_bounds
-from deploykit.errors import DeploykitError, GateError, UnavailableError, UsageError
-from deploykit.isolation import run_alone, run_isolated, workers
-from deploykit.progress import OnProgress, Progress, silent
-from deploykit.report import Finding, Report, failure, note, warning
-from deploykit.stage import Product, Stage, Verification, run_stage
+from deploykit.errors import UsageError
+from deploykit.isolation import run_isolated, workers
+from deploykit.progress import OnProgress, silent
+from deploykit.report import Report
+from deploykit.stage import run_stage
 from deploykit.target import (
     Target,
     check_options,
-    comparison_worker,
     get_target,
     parse_target,
     require_converter,
     require_packages,
-    unavailable,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from deploykit.api.extensions import CustomOps
-
-
-class ConvertStage(Stage):
-    """Builds one target's artifact from an ONNX artifact and compares it with its parent and its float source.
-
-    dims: bounds by symbol, [min, max or None]. profiles: [min, opt, max shape] by input.
-    precision: what the ONNX holds; None takes what the artifact says. data_request: a `DataRequest` for the comparison.
-    reference: the float source, for the second gate; None leaves that gate out.
-    custom_ops: each engine's extension library, by target name.
-    The inputs of `run_stage` are {"model": ONNX artifact}.
-    """
-
-    name = "convert"
-
-    def __init__(
-        self,
-        target: Target,
-        version: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        dims: Mapping[str, Sequence[int | None]] | None = None,
-        profiles: Mapping[str, Profile] | None = None,
-        precision: str | None = None,
-        data_request: Mapping[str, Any] | None = None,
-        reference: Artifact | None = None,
-        custom_ops: Mapping[str, str] | None = None,
-    ) -> None:
-        """Checks the options' names; UsageError (DK803)."""
-        check_options(target, options or {})
-        self.target = target
-        self.version = version
-        self.target_options = dict(options or {})
-        self.dims = {name: list(bounds) for name, bounds in (dims or {}).items()}
-        self.profiles = dict(profiles or {})
-        self.precision = precision
-        self.data_request = dict(data_request) if data_request is not None else None
-        self.reference = reference
-        self.custom_ops = dict(custom_ops or {})
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What decides the artifact's bytes; the comparison's data only decides whether it is published."""
-        return {
-            "to": self.target.name,
-            "version": self.version,
-            "options": self.target_options,
-            "dims": self.dims,
-            "profiles": self.profiles,
-            "precision": self.precision,
-            "reference_sha256": self.reference.sha256 if self.reference else None,
-            **({"custom_ops": digests(self.custom_ops)} if self.custom_ops else {}),
-        }
-
-    @property
-    def _settings(self) -> dict[str, Any]:
-        """The options a job gets: the target's own, and the version, which is no `--option`."""
-        besides = {"version": self.version, "custom_ops": self.custom_ops.get(self.target.name)}
-        return {**self.target_options, **{name: value for name, value in besides.items() if value}}
-
-    def _call(self, function: str, **arguments: Any) -> Any:
-        return run_isolated(self.target.worker, function, arguments, block=self.target.blocked)
-
-    def requires(self, inputs: Mapping[str, Artifact]) -> list[Finding]:
-        """Precision and every node that the target refuses, all at once, before anything is built."""
-        model = inputs["model"]
-        found = []
-        precision = self.precision or model.precision
-        if precision not in self.target.precisions:
-            found.append(
-                failure(
-                    "DK530",
-                    f"{model.path.name} is {precision}; {self.target.title} takes {', '.join(self.target.precisions)}",
-                    target=self.target.name,
-                    hint=f"deploykit quantize MODEL -o OUT --precision ... --target {self.target.name}",
-                )
-            )
-        if self.target.support is None:
-            return found
-        support = self._call(
-            self.target.support,
-            model=str(model.path),
-            options=self._settings,
-            dims=self.dims,
-            profiles=self.profiles,
-        )
-        refused = [row for row in support["nodes"] if row["verdict"] == "unsupported"]
-        # A node that nobody judged is tried, unless something else stops the conversion anyway.
-        tried = [row for row in support["nodes"] if row["verdict"] == "unknown" and not refused]
-        found += [_node_finding(row, self.target) for row in [*refused, *tried]]
-        found += [Finding.from_dict(facts) for facts in support["findings"]]
-        return found
-
-    def run(self, inputs: Mapping[str, Artifact], output: Path, on_progress: OnProgress) -> Product:
-        """Runs the target's converter in its worker."""
-        model = inputs["model"]
-        precision = self.precision or model.precision
-        on_progress(Progress(f"converting to {self.target.title}", model.path.name))
-        if self.target.converter is None:
-            raise AssertionError(f"{self.target.name} has no converter")
-        call = run_alone if self.target.alone else run_isolated
-        with _at_a_fixed_place(model) if self.target.alone else contextlib.nullcontext(model.path) as path:
-            made = self._converted(call, path, output, precision)
-        return Product(
-            format=self.target.format,
-            inputs=tuple(TensorSpec.from_dict(facts) for facts in made["inputs"]),
-            outputs=tuple(TensorSpec.from_dict(facts) for facts in made["outputs"]),
-            target=self.target.name,
-            precision=precision,
-            opset=model.opset,
-            tool_versions=made["versions"],
-            files=tuple(made["files"]),
-            findings=[Finding.from_dict(facts) for facts in made["findings"]],
-            metrics=made["metrics"],
-        )
-
-    def _converted(self, call: Callable[..., Any], model: Path, output: Path, precision: str) -> dict[str, Any]:
-        arguments = {
-            "model": str(model),
-            "output": str(output),
-            "options": self._settings,
-            "dims": self.dims,
-            "profiles": self.profiles,
-            "precision": precision,
-        }
-        facts: dict[str, Any] = call(self.target.worker, self.target.converter, arguments, block=self.target.blocked)
-        return facts
-
-    def ensures(self, inputs: Mapping[str, Artifact], made: Artifact, on_progress: OnProgress) -> Verification:
-        """Two gates where the artifact runs here: against its ONNX parent, and against the float source."""
-        reason = unavailable(self.target, simulated=True)
-        if self.target.runtime is None or reason is not None:
-            return self._not_executed(inputs, made, reason or f"{self.target.title} artifacts do not run here")
-        gates = {"parent": inputs["model"]}
-        if self.reference is not None and self.reference.sha256 != inputs["model"].sha256:
-            gates["source"] = self.reference
-        evidence = Verification(execution="real", metrics={"parity": {}})
-        for gate, reference in gates.items():
-            on_progress(Progress("comparing", f"{made.path.name} with {reference.path.name}"))
-            try:
-                self._compare(gate, reference, made, evidence)
-            except UnavailableError as problem:  # known only once it was opened: an operator that is not simulated
-                return self._not_executed(inputs, made, problem.message)
-            except GateError as problem:
-                if not self.custom_ops or "onnxruntime" in self.custom_ops:
-                    raise
-                why = "the reference lacks the custom operators, which --custom-ops onnxruntime=FILE brings"
-                return self._not_executed(inputs, made, f"{why}: {problem.message}")
-        return evidence
-
-    def _not_executed(self, inputs: Mapping[str, Artifact], made: Artifact, reason: str) -> Verification:
-        said = note(
-            "DK502",
-            f"{made.path.name} was built and not executed, so its numbers are not verified: {reason}",
-            target=self.target.name,
-            hint=f"where it runs: deploykit validate {inputs['model'].path.name} {made.path.name}",
-        )
-        return Verification([said], {"parity": None}, "none")
-
-    def _compare(self, gate: str, reference: Artifact, made: Artifact, evidence: Verification) -> None:
-        from deploykit.api.spreading import spread_of
-        from deploykit.parity import row_for
-
-        data = self.data_request or data_request(None, "parity", samples=16, dims=self.dims)
-        options = {"custom_ops": self.custom_ops} if self.custom_ops else {}
-        result = run_isolated(
-            comparison_worker(self.target),
-            "deploykit.comparison:compare_job",
-            {
-                "reference": str(reference.path),
-                "candidate": str(made.path),
-                "data": data,
-                "precision": row_for("fp32" if gate == "source" else reference.precision, made.precision),
-                "rtol": None,
-                "atol": None,
-                "min_sqnr": None,
-                "options": options,
-                "metric": None,
-            },
-            block=self.target.blocked,
-        )
-        spread = spread_of(self.target, reference, result, data, options)
-        what = "its ONNX parent" if gate == "parent" else "its float source"
-        evidence.metrics["parity"][gate] = {
-            key: result[key] for key in ("outputs", "samples", "execution", "engines") if key in result
-        }
-        # NaN, other shapes, other values of exact kinds: numbers would say nothing.
-        told = {f["tensor"]: f["message"] for f in result["findings"] if f["code"] in ("DK402", "DK403", "DK406")}
-        evidence.findings += [
-            failure(
-                "DK532",
-                f"output {row['name']!r} of {made.path.name} differs from {what} ({reference.path.name}): "
-                + (told.get(row["name"]) or _numbers(row)),
-                target=self.target.name,
-                tensor=row["name"],
-                hint=spread.get(row["name"])
-                or f"deploykit validate {reference.path.name} {made.path.name} shows every output",
-            )
-            for row in result["outputs"]
-            if not row["passed"]
-        ]
-        known = {finding.message for finding in evidence.findings}
-        for facts in result["findings"]:
-            finding = Finding.from_dict(facts)
-            # The failing outputs stand above, with the name of the gate.
-            if finding.message not in known and not (finding.severity == "error" and evidence.findings):
-                evidence.findings.append(finding)
-        if result["execution"] != "real":
-            evidence.execution = result["execution"]
 
 
 def convert(
@@ -255,6 +44,7 @@ def convert(
     profiles: Iterable[str] | Mapping[str, Sequence[Any]] = (),
     options: Mapping[str, Any] | None = None,
     data: str | None = None,
+    calib: str | Path | None = None,
     samples: int = 16,
     reference: str | Path | None = None,
     contract: Any = None,
@@ -268,7 +58,9 @@ def convert(
     source: an ONNX file, or any other source, which is exported first (inputs, sample, weights, args: see `export`).
     to: `name` or `name@version`. dims: `batch=1..64`. profiles: `x=1x3x8x8:8x3x8x8:64x3x8x8`.
     custom_ops: extension libraries, see `extensions.extension_libraries`, and translations, see `export`.
-    data: DATA for the comparison, random:0 when not given. reference: the float ONNX for the second gate.
+    data: DATA for the comparison, random:0 when not given. calib: DATA on which the converter measures, for targets
+    that do. contract: the preprocessing of images, an InputContract or its JSON form.
+    reference: the float ONNX for the second gate.
     Returns a report whose metrics hold the converter's facts and `parity` ({"parent": ..., "source": ...}, or null
     where the artifact does not run here). A refused node or a failed comparison is a failed report with no artifact.
     Raises UsageError, OutputError, ModelError, UnavailableError (DK214 for a target that is checked only),
@@ -285,6 +77,7 @@ def convert(
     shapes = parse_profiles(profiles)
     final = io.check_output(Path(output), force=force, suffix=target.suffix or None)
     require_packages(target, f"converting to {target.title}")
+    about: dict[str, Any] = {"seed": seed, "dims": bounds, "contract": contract}
     with (
         workers(),
         _onnx(source, inputs, dims, sample, weights, args, exporting, seed, on_progress) as (model, exported),
@@ -301,46 +94,36 @@ def convert(
             bounds,
             shapes,
             artifact.precision,
-            data_request(data, "parity", samples=samples, seed=seed, dims=bounds, contract=contract),
+            data_request(data, "parity", samples=samples, **about),
             floating,
             libraries,
+            *_measured_on(target, calib, about),
+            data_request(None, "parity", **about)["contract"],
         )
         report = run_stage(stage, {"model": artifact}, final, force=force, on_progress=on_progress)
         report.findings[:0] = exported.findings
         return report
 
 
-@contextlib.contextmanager
-def _at_a_fixed_place(model: Artifact) -> Iterator[Path]:
-    """The model under a path of one length: a vendor that numbers by address is moved by the path's characters, too.
+def _measured_on(
+    target: Target, calib: str | Path | None, about: Mapping[str, Any]
+) -> tuple[dict[str, Any] | None, str | None]:
+    """What the converter may measure on, and the digest of that data. UsageError (DK803): a target that measures none.
 
-    What is raised meanwhile names the model's own path.
+    about: seed, dims and contract of the request.
     """
-    with io.scratch_folder() as folder:
-        place = Path(folder) / "model.onnx"
-        for name in model.files or (model.path.name,):
-            copy = place if name == model.path.name else Path(folder) / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(model.path.parent / name, copy)
-            except OSError:  # another file system
-                shutil.copyfile(model.path.parent / name, copy)
-        try:
-            yield place
-        except DeploykitError as problem:
-            problem.message = problem.message.replace(str(place), str(model.path))
-            problem.file = str(model.path) if problem.file == str(place) else problem.file
-            raise
-
-
-def _node_finding(row: Mapping[str, Any], target: Target) -> Finding:
-    """A node that the target does not take, which stops the conversion, or that nobody has judged, which does not."""
-    operator = f"{row['domain']}.{row['op']}" if row["domain"] else row["op"]
-    place = {"target": target.name, "node": row["node"], "op": row["op"], "hint": row["remedy"]}
-    text = f"node {row['node']!r} ({operator}): {row['reason']} [{row['source']}]"
-    if row["verdict"] == "unsupported":
-        return failure("DK201", f"{target.title} refuses {text}", **place)
-    return warning("DK210", f"nobody says whether {target.title} takes {text}", **place)
+    if calib is None:
+        return None, None
+    if "calib" not in target.takes:
+        raise UsageError(
+            f"{target.title} measures nothing while it converts, so --calib has no use",
+            code="DK803",
+            target=target.name,
+            hint="calibrate with deploykit quantize MODEL -o OUT --calib DATA, and convert what it writes",
+        )
+    request = data_request(str(calib), "calibration", **about)
+    found = run_isolated("data", "deploykit.data.digests:digest_job", {"source": str(calib), "base": "."})
+    return request, str(found)
 
 
 @contextlib.contextmanager
@@ -388,11 +171,3 @@ def _onnx(
         )
         made = report.artifact
         yield (made.path if made is not None else None), report
-
-
-def _numbers(row: Mapping[str, Any]) -> str:
-    return f"max abs {_number(row['max_abs'])}, max rel {_number(row['max_rel'])}, SQNR {_number(row['sqnr_db'])} dB"
-
-
-def _number(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.3g}"

@@ -13,6 +13,7 @@ from deploykit.cli import arguments
 from deploykit.cli.command import command
 from deploykit.cli.options import (
     ArgOpt,
+    CalibOpt,
     CustomOpsOpt,
     DataOpt,
     DimRangeOpt,
@@ -53,6 +54,7 @@ def convert(
         typer.Option("--option", metavar="K=V", help="Option of the target; an unknown one lists them. Repeatable."),
     ] = None,
     data: DataOpt = None,
+    calib: CalibOpt = None,
     samples: Annotated[int, typer.Option("--samples", metavar="N", min=1, help="Samples to compare on.")] = 16,
     reference: Annotated[
         Path | None,
@@ -76,6 +78,7 @@ def convert(
         "args": arguments.pairs(arg, "--arg"),
         "profiles": arguments.profiles(profile),
         "data": arguments.data(data, "--data"),
+        "calib": arguments.data(calib, "--calib"),
         "reference": reference if reference is None else arguments.onnx_file(reference, "reference model"),
     }
     with ui.progress() as progress:

@@ -44,4 +44,5 @@ TARGET = Target(
     blocked=("torch", "transformers", "tensorflow", "sklearn", "xgboost"),
     runs_on="deploykit.converters.coreml:why_not_here",
     simulated=True,
+    takes=("calib", "contract"),
 )

@@ -34,8 +34,12 @@ def convert_job(
     dims: Mapping[str, Sequence[int | None]],
     profiles: Mapping[str, Profile],
     precision: str,
+    calib: Mapping[str, Any] | None = None,
+    contract: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Lowers the graph and writes the package at `output`, in the types that the graph has.
+
+    calib: a `DataRequest` to measure on. contract: the preprocessing of the inputs, in JSON form.
 
     coremltools' own fp16 pass stays off: fp16 is in the ONNX. Returns the facts of a `Product`, error findings for
     every node that is refused. Raises UsageError (DK527).
