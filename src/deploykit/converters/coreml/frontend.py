@@ -15,6 +15,7 @@ from deploykit.converters.coreml.lowering import REGISTRY
 from deploykit.converters.coreml.lowering.context import Environment, OpContext, Refused
 from deploykit.converters.coreml.lowering.node import Node, dtype_of
 from deploykit.converters.coreml.naming import mil_names
+from deploykit.converters.coreml.origins import Origins, added
 from deploykit.graph.signature import constant_of
 from deploykit.opsupport.verdict import Status, Verdict, supported, unknown, unsupported
 
@@ -62,11 +63,13 @@ class Built:
     """A lowered model.
 
     names: Core ML name by ONNX name of inputs and outputs. judged: every node with its verdict.
+    origins: which node each operation of the program comes from.
     """
 
     program: Program | None
     names: dict[str, str]
     judged: list[Judged]
+    origins: Origins
 
     @property
     def refused(self) -> list[Judged]:
@@ -166,7 +169,7 @@ def build(
     # A fact that the graph does not tell (a rank, a folded constant) may come out while it is lowered.
     refused = [row for row in judged if row.verdict.status is Status.UNSUPPORTED]
     names = mil_names([spec.name for spec in (*inputs, *outputs)])
-    built = Built(None, names, judged)
+    built = Built(None, names, judged, Origins(names))
     if refused:
         return built
     symbols: dict[str, Any] = dict(dims)
@@ -178,7 +181,7 @@ def build(
             entered = _enter(function.inputs[names[spec.name]], spec.dtype)
             scalar = spec.shape is not None and not spec.shape
             environment.bind(values[spec.name], mb.squeeze(x=entered, axes=[0]) if scalar else entered)
-        built.judged = [Judged(row.node, _lower(row, environment)) for row in judged]
+        built.judged = [Judged(row.node, _lower(row, environment, function, built.origins)) for row in judged]
         if built.refused:
             return built
         function.set_outputs(_leave(model, names, environment))
@@ -219,8 +222,8 @@ def _leave(model: ir.Model, names: Mapping[str, str], environment: Environment) 
     return results
 
 
-def _lower(row: Judged, environment: Environment) -> Verdict:
-    node = row.node
+def _lower(row: Judged, environment: Environment, function: Function, origins: Origins) -> Verdict:
+    node, last = row.node, function.operations.end
     if _is_constant(node):
         return row.verdict
     entry = REGISTRY.lookup(node.raw.domain, node.op, node.opset)
@@ -254,6 +257,7 @@ def _lower(row: Judged, environment: Environment) -> Verdict:
             remedy="another form of the operator, or a newer minimum_deployment_target",
             source="coremltools MIL builder",
         )
+    origins.name(node, variables, added(function, last))
     for value, variable in zip(node.raw.outputs, variables, strict=False):
         if variable is not None:
             environment.bind(value, variable)
