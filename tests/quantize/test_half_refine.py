@@ -6,15 +6,15 @@ import pytest
 from half_models import FORMATS, halved, run_half
 from quantize_models import onnx_text, run
 
-from deploykit import graph
+from deploykit import graph, half_search
 from deploykit.data import Sample
 from deploykit.data.request import data_request
+from deploykit.half_search import Loss
 from deploykit.parity import TOLERANCES
 from deploykit.progress import silent
-from deploykit.quantize import half_refine
 from deploykit.quantize.half_job import quantize_bfloat16, quantize_half
 from deploykit.quantize.half_opset import load_for_half
-from deploykit.quantize.half_switches import Loss, Switches
+from deploykit.quantize.half_switches import Switches
 from deploykit.quantize.settings import Settings
 
 RNG = np.random.default_rng(0)
@@ -112,15 +112,15 @@ def test_outputs_that_are_no_float_tensors_are_not_judged():
 @pytest.mark.parametrize(("shift", "few"), [(0.01, True), (3000.0, False)])
 def test_few_samples_of_a_slow_model_judge_only_where_all_is_well(tmp_path, monkeypatch, shift, few):
     path, settings = planted(tmp_path, shift)
-    monkeypatch.setattr(half_refine, "SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(half_search, "SLOW_SECONDS", -1.0)
     judges = []
-    run_search = half_refine._Search.run
+    run_search = half_search.Search.run
 
     def counted(search):
         judges.append(len(search._samples))
         return run_search(search)
 
-    monkeypatch.setattr(half_refine._Search, "run", counted)
+    monkeypatch.setattr(half_search.Search, "run", counted)
     facts = quantize_half(path, tmp_path / "out.onnx", settings, silent)
-    assert (judges == [half_refine.FIRST]) == few
+    assert (judges == [half_search.FIRST]) == few
     assert (facts["metrics"]["float_nodes"] == 0) == few

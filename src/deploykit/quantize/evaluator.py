@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit import graph, io
 from deploykit.comparison import Side
+from deploykit.data.holdout import carried, verifying
 from deploykit.data.request import data_request, open_request
 from deploykit.parity import TOLERANCES, OutputComparison
 from deploykit.progress import OnProgress, Progress
 from deploykit.quantize.facts import facts_of
-from deploykit.quantize.holdout import carried, verifying
 from deploykit.quantize.paired import Drop, Folded, drop_between
 from deploykit.quantize.product import macs_share
 from deploykit.quantize.sample_store import SampleStore

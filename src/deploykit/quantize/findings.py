@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
+    from deploykit.half_search import Refinement
     from deploykit.quantize.half import HalfResult
     from deploykit.quantize.half_formats import HalfFormat
-    from deploykit.quantize.half_refine import Refinement
     from deploykit.quantize.plan import FloatNode
     from deploykit.quantize.ranges import Ranges
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from deploykit.data import Sample
-    from deploykit.parity import Tolerance
     from deploykit.quantize.half_formats import HalfFormat
 
 Array = np.ndarray[Any, Any]
@@ -127,34 +126,3 @@ def _session(path: Path) -> Any:
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other work wants the processor
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-
-class Loss:
-    """How far outputs lie from float, in units of what the tolerance allows: beyond 1 the gate fails."""
-
-    def __init__(self, reference: Sequence[Mapping[str, Array]], tolerance: Tolerance) -> None:
-        """reference: the float outputs of each sample."""
-        self._reference = reference
-        self._rtol = tolerance.rtol or 0.0
-        peaks: dict[str, float] = {}
-        for outputs in reference:
-            for name, array in outputs.items():
-                if isinstance(array, np.ndarray) and array.dtype == np.float32 and array.size:  # not a sequence
-                    peaks[name] = max(peaks.get(name, 0.0), float(np.abs(array).max()))
-        self._floor = {name: (tolerance.atol_factor or 0.0) * peak for name, peak in peaks.items()}
-
-    def of(self, found: Sequence[Mapping[str, Array]], samples: Sequence[int]) -> tuple[float, float]:
-        """The largest and the root-mean-square difference over the samples at these positions of the reference."""
-        largest, squares, count = 0.0, 0.0, 0
-        for index, outputs in zip(samples, found, strict=True):
-            for name, floor in self._floor.items():
-                reference = self._reference[index][name].astype(np.float64)
-                with np.errstate(invalid="ignore", divide="ignore"):
-                    limit = self._rtol * np.abs(reference) + floor
-                    difference = np.abs(outputs[name] - reference)
-                    ratio = np.where(difference == 0, 0.0, difference / limit)
-                ratio = np.where(np.isnan(ratio), np.inf, ratio)
-                largest = max(largest, float(ratio.max(initial=0.0)))
-                squares += float(np.sum(np.minimum(ratio, 1e6) ** 2))
-                count += ratio.size
-        return largest, (squares / count) ** 0.5 if count else 0.0

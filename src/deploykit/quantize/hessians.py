@@ -9,9 +9,9 @@ import numpy as np
 
 from deploykit import graph
 from deploykit.data import CarriedState, open_request
+from deploykit.data.holdout import calibrating, carried, held_out, widened
 from deploykit.errors import DataError
 from deploykit.progress import Progress
-from deploykit.quantize.holdout import calibrating, carried, held_out, widened
 from deploykit.quantize.taps import run_tapped, tapped_session
 
 if TYPE_CHECKING:

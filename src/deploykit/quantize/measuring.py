@@ -12,11 +12,11 @@ import psutil
 
 from deploykit import graph
 from deploykit.data import open_request
+from deploykit.data.holdout import calibrating, carried, held_out, widened
 from deploykit.errors import DataError
 from deploykit.quantize.calibration import Calibration
 from deploykit.quantize.findings import about_samples
 from deploykit.quantize.half_rules import is_single
-from deploykit.quantize.holdout import calibrating, carried, held_out, widened
 from deploykit.quantize.ranges import Ranges, load_ranges
 from deploykit.quantize.resume import Keeper, is_progress
 from deploykit.quantize.taps import sources_of, tapped_session

@@ -11,8 +11,8 @@ import numpy as np
 from deploykit import graph
 from deploykit.data import CarriedState, open_request
 from deploykit.data.dataset import spread
+from deploykit.data.holdout import calibrating, carried, held_out, widened
 from deploykit.progress import OnProgress, Progress
-from deploykit.quantize.holdout import calibrating, carried, held_out, widened
 from deploykit.quantize.taps import run_tapped
 
 if TYPE_CHECKING:

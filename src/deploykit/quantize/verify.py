@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from deploykit import graph
 from deploykit.comparison import Side, compare, compare_job
 from deploykit.data import open_request
+from deploykit.data.holdout import carried, held_out, verifying, widened
 from deploykit.errors import DataError, DeploykitError
 from deploykit.parity import TOLERANCES
 from deploykit.precision import PRECISIONS, requires_calibration
 from deploykit.progress import OnProgress, silent
 from deploykit.quantize.facts import facts_of
-from deploykit.quantize.holdout import carried, held_out, verifying, widened
 from deploykit.report import Finding, note, warning
 from deploykit.runtime import RuntimeOptions, open_runtime
 

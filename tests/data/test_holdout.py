@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from deploykit.data import Sample
-from deploykit.quantize.holdout import calibrating, held_out, verifying, widened
+from deploykit.data.holdout import calibrating, held_out, verifying, widened
 
 
 @dataclasses.dataclass
