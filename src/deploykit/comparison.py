@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deploykit.data.carry import CarriedState
 from deploykit.data.dtypes import cast
+from deploykit.data.sizes import common_inputs, covering, with_bounds
 from deploykit.errors import DataError, DeploykitError, GateError, UnavailableError
 from deploykit.evaluation import Metric, Significance, drop, make_metric, paired_test
 from deploykit.graph.stochastic import stochastic_nodes
@@ -220,12 +221,14 @@ def compare_job(
     min_sqnr: float | None = None,
     options: dict[str, Any] | None = None,
     metric: str | None = None,
+    every_size: bool = False,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """`compare` for two files, in a worker. An ONNX reference runs with graph optimisation off.
 
     data: a `DataRequest`. precision: a row of `parity.TOLERANCES`; None takes the row of both artifacts' precisions.
     rtol, atol, min_sqnr replace the row's limits. options: device, provider, threads.
+    every_size: whether random data goes on until each combination of the sizes of sets was there.
     Adds "row" and "data" to the result. Stochastic graphs are not compared: no outputs, execution "none", DK404.
     Raises UnavailableError (DK502) when one of them cannot run on this machine.
     """
@@ -240,7 +243,9 @@ def compare_job(
     first = open_runtime(paths[0], dataclasses.replace(wanted, optimize=False) if _is_onnx(paths[0]) else wanted)
     second = open_runtime(paths[1], wanted)
     try:
-        dataset = _open(data, common_inputs(first.inputs, second.inputs), paths)
+        inputs = common_inputs(first.inputs, second.inputs)
+        request = with_bounds(data, inputs, first.bounds, second.bounds)
+        dataset = _open(covering(request, inputs) if every_size else request, inputs, paths)
         result = compare(
             first,
             second,
@@ -278,7 +283,7 @@ def evaluate_job(
     require_runnable(path, simulated=True)
     runtime = open_runtime(path, runtime_options(options))
     try:
-        dataset = _open(data, runtime.inputs, (path,))
+        dataset = _open(with_bounds(data, runtime.inputs, runtime.bounds), runtime.inputs, (path,))
         carry = carry_of(data)
         first = next(iter(dataset), None)
         share = int8_share(runtime.kernels(Side(runtime, carry).feeds(first))) if first else None
@@ -382,18 +387,6 @@ def _open(data: dict[str, Any], inputs: tuple[TensorSpec, ...], paths: Sequence[
     from deploykit.data import open_request
 
     return open_request(data, inputs, model=next((path for path in paths if _is_onnx(path)), None))  # type: ignore[arg-type]
-
-
-def common_inputs(first: Sequence[TensorSpec], second: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """The reference's inputs, with the dimensions that the candidate has fixed."""
-    fixed = {spec.name: spec.shape for spec in second}
-    return tuple(dataclasses.replace(spec, shape=_narrow(spec.shape, fixed.get(spec.name))) for spec in first)
-
-
-def _narrow(shape: tuple[int | str, ...] | None, other: tuple[int | str, ...] | None) -> tuple[int | str, ...] | None:
-    if shape is None or other is None or len(shape) != len(other):
-        return shape
-    return tuple(b if isinstance(a, str) and isinstance(b, int) else a for a, b in zip(shape, other, strict=True))
 
 
 def _is_onnx(path: Path) -> bool:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit.errors import UnavailableError, UsageError
 from deploykit.target import format_of, resolve, target_of_format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -64,6 +65,7 @@ class Runtime(abc.ABC):
     """A loaded artifact.
 
     concurrent: whether `predict` may be called from several threads at once.
+    bounds: [min, max or None, *sizes] of each axis of an input that takes less than its spec says, by its name.
     """
 
     execution: Literal["real", "simulated"] = "real"
@@ -71,6 +73,7 @@ class Runtime(abc.ABC):
     engine: str  # "onnxruntime 1.32.0 (CPUExecutionProvider)"
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    bounds: Mapping[str, Sequence[Sequence[int | None]]] = MappingProxyType({})
 
     @abc.abstractmethod
     def predict(self, feeds: Feeds) -> Outputs:

@@ -16,8 +16,10 @@ from deploykit import lazy
 from deploykit.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+    from deploykit.route import Route
 
 ENTRY_POINT_GROUP = "deploykit.targets"
 
@@ -31,7 +33,8 @@ class QuantizationScheme:
     of products would saturate at 16 bits, as on CPUs without VNNI.
     quantize_bias: int32 bias as Q/DQ; False leaves it float, which TensorRT and Core ML want.
     quantize_residual: both inputs of an Add get their own Q/DQ.
-    integer_extremes: Q/DQ before the search for a largest or smallest value, and none behind it.
+    float_outputs: integer convolutions may write float, so that their outputs get Q/DQ only for readers in integers.
+    lifted_pairs: Q/DQ before nodes that only move values or choose among them, and none behind.
     operators: op types whose inputs are quantized; others stay float.
     """
 
@@ -40,7 +43,8 @@ class QuantizationScheme:
     per_channel: bool = True
     quantize_bias: bool = False
     quantize_residual: bool = False
-    integer_extremes: bool = False
+    float_outputs: bool = False
+    lifted_pairs: bool = False
     reduce_range: bool = False
     operators: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
@@ -64,7 +68,9 @@ class Target:
     check_only: versions that their operator table alone speaks for: no engine of theirs runs or converts here.
     elsewhere: how the artifact is made where deploykit does not convert to the target, as a command or a sentence.
     custom_ops: what --custom-ops takes for it, in words; "" where it has no extension libraries.
-    takes: what `converter` takes besides: "calib" (a `DataRequest` to measure on) and "contract" (preprocessing, JSON).
+    takes: what `converter` takes besides: "calib" (a `DataRequest` to measure on) and "contract" (preprocessing, JSON);
+    and "sizes": bounds with a set of sizes, which are ranges to all others.
+    routes: direct routes that need no ONNX, by the exporter that loads the source ("torch", "tensorflow").
     measured: name of the engine whose measured operator table stands in for it where it is not installed.
     """
 
@@ -95,6 +101,10 @@ class Target:
     check_only: tuple[str, ...] = ()
     elsewhere: str = ""
     takes: tuple[str, ...] = ()
+
+    def bounded(self, dims: Mapping[str, Sequence[int | None]]) -> dict[str, list[int | None]]:
+        """Bounds by symbol, [min, max, *sizes], as its jobs take them: [min, max] where it knows ranges only."""
+        return {name: list(bounds if "sizes" in self.takes else bounds[:2]) for name, bounds in dims.items()}
 
     def converts(self, version: str | None) -> bool:
         """Whether deploykit makes artifacts of that version, where what it needs is installed."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class ConvertStage(Stage):
     """Builds one target's artifact from an ONNX artifact and compares it with its parent and its float source.
 
-    dims: bounds by symbol, [min, max or None]. profiles: [min, opt, max shape] by input.
+    dims: bounds by symbol, [min, max or None, *sizes]. profiles: [min, opt, max shape] by input.
     precision: what the ONNX holds; None takes what the artifact says. data_request: a `DataRequest` for the comparison.
     reference: the float source, for the second gate; None leaves that gate out.
     custom_ops: each engine's extension library, by target name.
@@ -111,13 +111,14 @@ class ConvertStage(Stage):
                     hint=f"deploykit quantize MODEL -o OUT --precision ... --target {self.target.name}",
                 )
             )
+        found += self._widened()
         if self.target.support is None:
             return found
         support = self._call(
             self.target.support,
             model=str(model.path),
             options=self._settings,
-            dims=self.dims,
+            dims=self.target.bounded(self.dims),
             profiles=self.profiles,
         )
         refused = [row for row in support["nodes"] if row["verdict"] == "unsupported"]
@@ -126,6 +127,20 @@ class ConvertStage(Stage):
         found += [_node_finding(row, self.target) for row in [*refused, *tried]]
         found += [Finding.from_dict(facts) for facts in support["findings"]]
         return found
+
+    def _widened(self) -> list[Finding]:
+        """A note for each set of sizes that the target takes as a range."""
+        bounded = self.target.bounded(self.dims)
+        return [
+            note(
+                "DK545",
+                f"dimension {name!r} has the sizes {', '.join(map(str, bounds[2:]))}; {self.target.title} takes "
+                f"{bounds[0]}..{bounds[1]}, and is compared at these sizes only",
+                target=self.target.name,
+            )
+            for name, bounds in self.dims.items()
+            if bounds[2:] and not bounded[name][2:]
+        ]
 
     def run(self, inputs: Mapping[str, Artifact], output: Path, on_progress: OnProgress) -> Product:
         """Runs the target's converter in its worker."""
@@ -155,7 +170,7 @@ class ConvertStage(Stage):
             "model": str(model),
             "output": str(output),
             "options": self._settings,
-            "dims": self.dims,
+            "dims": self.target.bounded(self.dims),
             "profiles": self.profiles,
             "precision": precision,
             **self.given,
@@ -213,6 +228,7 @@ class ConvertStage(Stage):
                 "min_sqnr": None,
                 "options": options,
                 "metric": None,
+                "every_size": True,
             },
             block=self.target.blocked,
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from deploykit import graph, io
 from deploykit.api.hints import NEEDS_BOUNDS, Wanted, suggested_profile
+from deploykit.data.request import dim_options
 from deploykit.errors import UsageError
 from deploykit.progress import OnProgress, silent
 from deploykit.report import Finding, Report, note
@@ -79,8 +80,7 @@ def next_steps(wanted: Wanted, output: Path, summaries: Sequence[TargetSummary])
         if not summary.runs or target.converter is None:
             continue
         words = ["deploykit", "convert", str(output), "--to", name, "-o", str(output.with_suffix(target.suffix))]
-        for symbol, (low, high) in wanted.dims.items():
-            words += ["--dim", f"{symbol}={low or 1}..{'' if high is None else high}"]
+        words += dim_options(wanted.dims)
         words += wanted.extensions(name)
         text = f"{target.title}: the result {summary.verdict}"
         if any(finding.code == NEEDS_BOUNDS for finding in summary.findings):

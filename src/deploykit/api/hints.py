@@ -9,6 +9,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from deploykit import graph
+from deploykit.data.request import dim_options
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -57,9 +58,7 @@ class Wanted:
         """`deploykit check MODEL --target T ...` as a shell takes it."""
         bounds = self.dims if dims is None else dims
         words = ["deploykit", "check", str(self.model), "--target", target, *more]
-        for name, (low, high) in bounds.items():
-            words += ["--dim", f"{name}={low or 1}..{'' if high is None else high}"]
-        return shlex.join([*words, *self.extensions(target)])
+        return shlex.join([*words, *dim_options(bounds), *self.extensions(target)])
 
     def extensions(self, target: str) -> list[str]:
         """`--custom-ops FILE` for a target that was given one."""
@@ -171,7 +170,7 @@ class Hints:
         if not symbols:
             return ""
         given = self._wanted.dims
-        dims = {**given, **{symbol: (low_of(symbol, given), high_of(symbol, given)) for symbol in symbols}}
+        dims = {**{symbol: (low_of(symbol, given), high_of(symbol, given)) for symbol in symbols}, **_closed(given)}
         return f"`{self._wanted.command(target, dims=dims)}` (put in the largest sizes that you will use)"
 
     def _load(self) -> None:
@@ -202,6 +201,10 @@ def _without_fix(remedy: str) -> str:
     if " --fix" not in remedy:
         return remedy
     return "; or ".join(clause for clause in _CLAUSES.split(remedy) if " --fix" not in clause)
+
+
+def _closed(dims: Bounds) -> Bounds:
+    return {name: bounds for name, bounds in dims.items() if bounds[1] is not None}
 
 
 def suggested_profile(spec: TensorSpec, dims: Bounds) -> str:

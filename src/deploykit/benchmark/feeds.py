@@ -133,7 +133,7 @@ def fixed_dims(
         for axis, name in enumerate(spec.shape or ()):
             if not isinstance(name, str) or name in sizes:
                 continue
-            low, high = dims.get(name, (1, None))
+            low, high, *_ = dims.get(name, (1, None))
             size = rows if axis == axes[spec.name] else high or max(low or 1, _OPEN_SIZE)
             sizes[name] = [size, size]
     return sizes

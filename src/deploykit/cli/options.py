@@ -62,7 +62,11 @@ InputOpt = Annotated[
 ]
 DimRangeOpt = Annotated[
     list[str] | None,
-    typer.Option("--dim", metavar="NAME=MIN..[MAX]", help="Bounds of a symbolic dimension: batch=1..64. Repeatable."),
+    typer.Option(
+        "--dim",
+        metavar="NAME=MIN..[MAX]",
+        help="Bounds of a symbolic dimension: batch=1..64, or its sizes: batch=1,8. Repeatable.",
+    ),
 ]
 DimValueOpt = Annotated[
     list[str] | None,

@@ -28,7 +28,7 @@ def bounds_of_input(
         elif profile is not None and axis < len(profile[0]):
             found.append((profile[0][axis], profile[-1][axis]))
         elif size in dims:
-            low, high = dims[size]
+            low, high, *_ = dims[size]
             found.append((low or 0, high))
         else:
             found.append(None)

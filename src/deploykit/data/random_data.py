@@ -31,7 +31,8 @@ _WORDS = ("", "a", "deploy", "the quick brown fox", "naïve", "日本語", "0.5"
 class RandomSource:
     """Seeded random feeds; sample i is the same whatever was read before it.
 
-    Shapes: every symbol takes its minimum in sample 0, its maximum in sample 1 and values between in the others;
+    Shapes: every symbol takes its minimum in sample 0, its maximum in sample 1 and values between in the others,
+    those of sets all their combinations in turn;
     inputs that share a symbol share its value; a fixed dimension stays, 0 too. Floats are standard normal.
     Integers stay within what the graph takes (`vocabulary.integer_values`); 0 and 1 where it does not tell.
     """
@@ -134,6 +135,7 @@ def sample_sizes(
     """
     sums = _sums(inputs)
     bound: dict[str, int] = {}
+    chosen = _combination(inputs, dims, index)
 
     def size(dim: int | str) -> int:
         if isinstance(dim, int):
@@ -142,6 +144,8 @@ def sample_sizes(
             return bound[dim]
         if dim in sums:
             return sum(int(part) if part.isdigit() else size(part) for part in dim.split(" + "))
+        if dim in chosen:
+            return chosen[dim]
         low, high = bounds(dim, dims)
         between = int(generator.integers(low, high, endpoint=True))
         value = low if index == 0 else high if index == 1 else between
@@ -150,6 +154,20 @@ def sample_sizes(
         return value
 
     return {spec.name: tuple(size(dim) for dim in spec.shape or ()) for spec in inputs}
+
+
+def _combination(inputs: Sequence[TensorSpec], dims: Mapping[str, DimRange], index: int) -> dict[str, int]:
+    """A size for each symbol that has a set of them: all combinations in turn, the smallest first, the largest next."""
+    names = dict.fromkeys(dim for spec in inputs for dim in spec.shape or () if isinstance(dim, str))
+    sets = {name: sorted(dims[name].sizes) for name in names if name in dims and dims[name].sizes}
+    count = math.prod(map(len, sets.values()))
+    turn = index % count
+    place = 0 if turn == 0 else count - 1 if turn == 1 else turn - 1
+    found = {}
+    for name, sizes in sets.items():
+        place, digit = divmod(place, len(sizes))
+        found[name] = sizes[digit]
+    return found
 
 
 def _sums(inputs: Sequence[TensorSpec]) -> set[str]:

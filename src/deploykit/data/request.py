@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from deploykit.data.specs import DimRange, parse_dim
+from deploykit.data.specs import DimRange, parse_dim, parse_range
 from deploykit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class DataRequest(TypedDict):
-    """The arguments of `open_data` as JSON, for worker processes; dims: {name: [minimum, maximum or null]}."""
+    """The arguments of `open_data` as JSON, for worker processes.
+
+    dims: {name: [minimum, maximum or null, *sizes]}; sizes: the only ones, none where all within the bounds are meant.
+    """
 
     source: str | None
     samples: int | None
@@ -55,16 +59,41 @@ def data_request(
 
 
 def bounds_of(dims: Iterable[str] | Bounds) -> dict[str, list[int | None]]:
-    """`--dim` texts, or bounds by name, as [minimum, maximum or None] by name. Raises UsageError (DK341)."""
+    """`--dim` texts, or bounds by name, as [minimum, maximum or None, *sizes] by name; sizes: a set's, none of a range.
+
+    A mapping holds [minimum, maximum or None], a set of sizes, or what stands behind the `=` of `--dim`.
+    Raises UsageError (DK341).
+    """
     if hasattr(dims, "items"):
-        return {name: list(bounds) for name, bounds in dims.items()}
-    ranges = [parse_dim(text) for text in dims]
-    return {found.name: [found.minimum, found.maximum] for found in ranges}
+        return {name: _bounds(name, given) for name, given in dims.items()}
+    return {found.name: _listed(found) for found in map(parse_dim, dims)}
+
+
+def _bounds(name: str, given: Sequence[int | None] | AbstractSet[int] | str | int) -> list[int | None]:
+    if isinstance(given, (str, int)):
+        return _listed(parse_range(name, given))
+    if isinstance(given, AbstractSet):
+        return _listed(DimRange.of_sizes(name, sorted(given)))
+    return list(given)
+
+
+def _listed(found: DimRange) -> list[int | None]:
+    return [found.minimum, found.maximum, *found.sizes]
+
+
+def dim_options(bounds: Bounds) -> list[str]:
+    """The bounds as a command takes them: `--dim batch=1..8`, `--dim batch=1,8`, each two words; from 1 where open."""
+    ranges = [DimRange(name, int(low or 1), high, _sizes(more)) for name, (low, high, *more) in bounds.items()]
+    return [word for found in ranges for word in ("--dim", found.describe())]
+
+
+def _sizes(more: Sequence[int | None]) -> tuple[int, ...]:
+    return tuple(size for size in more if size is not None)
 
 
 def dim_ranges(bounds: Bounds) -> dict[str, DimRange]:
-    """DimRange by symbol from the JSON form [minimum, maximum or None]."""
-    return {name: DimRange(name, int(low or 0), high) for name, (low, high) in bounds.items()}
+    """DimRange by symbol from the JSON form [minimum, maximum or None, *sizes]."""
+    return {name: DimRange(name, int(low or 0), high, _sizes(more)) for name, (low, high, *more) in bounds.items()}
 
 
 def open_request(request: DataRequest, inputs: Sequence[TensorSpec], model: Path | None = None) -> Dataset:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
+from typing import TYPE_CHECKING
 
 from deploykit.artifact import TensorSpec
 from deploykit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DTYPES = (
     "bool",
@@ -30,18 +34,28 @@ DTYPES = (
 _INPUT = re.compile(r"(?P<name>.+):(?P<dtype>[^:\[\]]+)\[(?P<dims>[^\[\]]*)\]", re.DOTALL)
 _SYMBOL = re.compile(r"[^\W\d][\w.]*")
 _RANGE = re.compile(r"(?P<low>\d+)(?P<open>\.\.(?P<high>\d*))?")
+_SIZES = re.compile(r"\d+(\s*,\s*\d+)+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DimRange:
-    """Bounds of a symbolic dimension; maximum None: open."""
+    """Bounds of a symbolic dimension; maximum None: open. sizes: the only ones that it has; none: all within bounds."""
 
     name: str
     minimum: int
     maximum: int | None
+    sizes: tuple[int, ...] = ()
+
+    @classmethod
+    def of_sizes(cls, name: str, sizes: Sequence[int]) -> DimRange:
+        """The range of a set of sizes, in their order, each once; one size alone is a range from it to itself."""
+        found = tuple(dict.fromkeys(sizes))
+        return cls(name, min(found), max(found), found if len(found) > 1 else ())
 
     def describe(self) -> str:
-        """As `--dim` takes it: `batch=1..64`, or `batch=1..` when open."""
+        """As `--dim` takes it: `batch=1..64`, `batch=1..` when open, `batch=1,8` for a set."""
+        if self.sizes:
+            return f"{self.name}={','.join(map(str, self.sizes))}"
         return f"{self.name}={self.minimum}..{'' if self.maximum is None else self.maximum}"
 
 
@@ -95,7 +109,7 @@ def _dimension(written: str, text: str) -> int | str:
 
 
 def parse_dim(text: str) -> DimRange:
-    """The range of `batch=1..64`; `batch=1..` is open, `batch=4` is 4..4.
+    """The range of `batch=1..64`; `batch=1..` is open, `batch=4` is 4..4, `batch=1,8` is 1 or 8.
 
     Raises UsageError (DK341) for a wrong form or an empty range.
     """
@@ -106,7 +120,9 @@ def parse_dim(text: str) -> DimRange:
 
 
 def parse_range(name: str, written: str | int) -> DimRange:
-    """The range that a configuration gives for the dimension `name`: `1..64`, `1..` or a number."""
+    """The range that a configuration gives for the dimension `name`: `1..64`, `1..`, a number, or `1,8`."""
+    if _SIZES.fullmatch(str(written).strip()):
+        return DimRange.of_sizes(name, [int(size) for size in str(written).split(",")])
     match = _RANGE.fullmatch(str(written).strip())
     if match is None:
         raise _wrong_range(f"{name}={written}")
@@ -135,5 +151,7 @@ def parse_fixed_dim(text: str) -> tuple[str, int]:
 
 def _wrong_range(text: str) -> UsageError:
     return UsageError(
-        f"the dimension {text!r} is not NAME=MIN..MAX", code="DK341", hint="--dim batch=1..64, or batch=1.. when open"
+        f"the dimension {text!r} is not NAME=MIN..MAX",
+        code="DK341",
+        hint="--dim batch=1..64, batch=1.. when open, or batch=1,8 for these sizes only",
     )

@@ -129,7 +129,7 @@ class _Subject:
             for name in (node.name or "",)
         )
         calls = frozenset(node.name or "" for node in nodes if node.op_identifier() in model.functions)
-        _fix(model, {name: int(low) for name, (low, high) in dims.items() if low is not None and low == high})
+        _fix(model, {name: int(low) for name, (low, high, *_) in dims.items() if low is not None and low == high})
         fed = _without_defaults(model)
         facts = tuple(facts_of(model))
         return cls(rows, facts, facts if fed is None else tuple(facts_of(fed)), wiring, calls)
@@ -179,9 +179,23 @@ def _questions(
     for target, version in chosen:
         for asked in (version, _backstop(target, version)):
             if target.asks_engine(asked):
-                full = {**arguments, "options": _settings(target, asked, options)}
+                full = _asked(target, asked, arguments, options)
                 questions[_key(target, full)] = (target, full)
     return questions
+
+
+def _asked(
+    target: Target,
+    version: str | None,
+    arguments: Mapping[str, Any],
+    options: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The arguments of a target's support job."""
+    return {
+        **arguments,
+        "dims": target.bounded(arguments["dims"]),
+        "options": _settings(target, version, options),
+    }
 
 
 def _settings(target: Target, version: str | None, options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -235,7 +249,7 @@ def _summary(
     options: Mapping[str, Mapping[str, Any]],
 ) -> TargetSummary:
     def asked(which: str | None) -> Answer | Problem | None:
-        return answers.get(_key(target, {**arguments, "options": _settings(target, which, options)}))
+        return answers.get(_key(target, _asked(target, which, arguments, options)))
 
     said = asked(version) if target.asks_engine(version) else why_not_asked(target)
     answer = said if isinstance(said, Answer) else None

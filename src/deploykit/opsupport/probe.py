@@ -143,7 +143,7 @@ class Prober:
                 "model": str(path),
                 "output": str(made),
                 "options": dict(settings),
-                "dims": dict(dims),
+                "dims": target.bounded(dims),
                 "profiles": {},
                 "precision": graph.precision_of(alone),
             }

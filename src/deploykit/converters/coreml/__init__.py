@@ -5,7 +5,11 @@ from __future__ import annotations
 import importlib.util
 import sys
 
+from deploykit.route import Route
 from deploykit.target import QuantizationScheme, Target
+
+# coremltools looks for each of them when it is imported; what it would do with them is not used here.
+_FOUND = ("torch", "transformers", "tensorflow", "sklearn", "xgboost", "executorch")
 
 
 def why_not_here() -> str | None:
@@ -44,5 +48,21 @@ TARGET = Target(
     blocked=("torch", "transformers", "tensorflow", "sklearn", "xgboost"),
     runs_on="deploykit.converters.coreml:why_not_here",
     simulated=True,
-    takes=("calib", "contract"),
+    takes=("calib", "contract", "sizes"),
+    routes={
+        "torch": Route(
+            title="coremltools, from PyTorch's own program",
+            writer="deploykit.converters.coreml.torch_route:write",
+            kinds=("python", "pt2", "torchscript"),
+            options=("minimum_deployment_target",),
+            hides=tuple(name for name in _FOUND if name != "torch"),
+        ),
+        "tensorflow": Route(
+            title="coremltools, from TensorFlow's own graph",
+            writer="deploykit.converters.coreml.tensorflow_route:write",
+            kinds=("savedmodel", "keras", "hdf5"),
+            options=("minimum_deployment_target",),
+            hides=tuple(name for name in _FOUND if name != "tensorflow"),
+        ),
+    },
 )

@@ -12,10 +12,18 @@ import coremltools as ct
 
 from deploykit import graph, io
 from deploykit.converters.coreml.frontend import Built, build, door_type
-from deploykit.converters.coreml.inspect import interface_of, reload
+from deploykit.converters.coreml.inspect import interface_of, open_spec, reload
 from deploykit.converters.coreml.options import deployment_target
 from deploykit.converters.coreml.package import normalize
 from deploykit.converters.coreml.runtime import write_names
+from deploykit.converters.coreml.shapes import (
+    Flexibility,
+    declared,
+    plan,
+    shape_mismatches,
+    shapes_in,
+    write_shapes,
+)
 from deploykit.converters.coreml.support import NAME, fixed_dims, interface_problems
 from deploykit.converters.profiles import Profile, resolve_profiles
 from deploykit.lazy import versions_of
@@ -58,16 +66,20 @@ def convert_job(
         "metrics": {},
     }
     if not any(finding.severity == "error" for finding in findings):
+        flexibility, more = plan(inputs, dims, profiles, shapes, target)
+        findings += more
+    if not any(finding.severity == "error" for finding in findings):
         built = build(loaded, inputs, outputs, fixed_dims(dims), ct.target[target])
         findings += [_refusal(row) for row in built.refused]
         if built.program is not None:
-            findings += _changes(inputs, outputs, built.names)
+            findings += interface_changes(inputs, outputs, built.names)
             # The folder is a staging one: the user knows the package by its name.
             with io.no_space_named(Path(Path(output).name)):
-                _write(built, inputs, shapes, target, Path(output))
+                _write(built, inputs, flexibility, target, Path(output))
             facts = reload(Path(output))
-            findings += _mismatches(inputs, outputs, built.names, facts)
-            result |= _product(inputs, outputs, built.names, facts)
+            findings += shape_mismatches(flexibility.renamed(built.names), shapes_in(open_spec(Path(output))))
+            findings += interface_mismatches(inputs, outputs, built.names, facts)
+            result |= product_facts(inputs, outputs, built.names, facts)
     result["findings"] = [finding.as_dict() for finding in findings]
     return result
 
@@ -83,46 +95,43 @@ def _refusal(row: Any) -> Finding:
     )
 
 
-def _passes() -> Any:
+def passes() -> Any:
     """All passes of coremltools but the one that makes `x * a + b` a batch_norm and leaves its epsilon at 1e-5.
 
     It scales every result by 1 / sqrt(1 + 1e-5) (coremltools 9.0, fuse_elementwise_to_batchnorm).
     """
-    passes = ct.PassPipeline()
-    passes.remove_passes({"common::fuse_elementwise_to_batchnorm"})
-    return passes
+    kept = ct.PassPipeline()
+    kept.remove_passes({"common::fuse_elementwise_to_batchnorm"})
+    return kept
 
 
-def _write(
-    built: Built, inputs: Sequence[TensorSpec], shapes: Mapping[str, Profile], target: str, output: Path
-) -> None:
-    declared = [
-        ct.TensorType(name=built.names[spec.name], shape=_shape(spec, shapes.get(spec.name))) for spec in inputs
-    ]
+def _write(built: Built, inputs: Sequence[TensorSpec], flexibility: Flexibility, target: str, output: Path) -> None:
+    interface = [ct.TensorType(name=built.names[spec.name], shape=declared(spec.name, flexibility)) for spec in inputs]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # coremltools' notes about its own passes; ours are findings
         try:
             package = ct.convert(
                 built.program,
                 source="milinternal",
-                inputs=declared,
+                inputs=interface,
                 convert_to="mlprogram",
                 minimum_deployment_target=ct.target[target],
                 compute_precision=ct.precision.FLOAT32,  # "as the program says": no pass changes it
                 skip_model_load=True,
-                pass_pipeline=_passes(),
+                pass_pipeline=passes(),
             )
             package.save(str(output))
         except RuntimeError as problem:
             if "FileWriter" in str(problem):
-                _expect_space()
+                expect_space()
             raise
     spec = package.get_spec()
     write_names(spec, built.names, list(built.names))
+    write_shapes(spec, flexibility.renamed(built.names))
     normalize(output, spec)
 
 
-def _expect_space() -> None:
+def expect_space() -> None:
     """Where coremltools says "unknown error" of a blob it cannot write: OSError, when the disk is full."""
     with tempfile.TemporaryFile() as stream:
         stream.write(bytes(1 << 20))
@@ -130,16 +139,7 @@ def _expect_space() -> None:
         os.fsync(stream.fileno())
 
 
-def _shape(spec: TensorSpec, profile: Profile | None) -> tuple[Any, ...]:
-    if profile is None:
-        return tuple(spec.shape or (1,))
-    return tuple(
-        low if low == high else ct.RangeDim(lower_bound=low, upper_bound=high, default=usual)
-        for low, usual, high in zip(*profile, strict=True)
-    )
-
-
-def _changes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], names: Mapping[str, str]) -> list[Finding]:
+def interface_changes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], names: Mapping[str, str]) -> list[Finding]:
     """What callers see differently: a name that Core ML cannot have, a type that its interface cannot hold."""
     found = []
     for kind, specs in (("input", inputs), ("output", outputs)):
@@ -183,7 +183,7 @@ def _at_the_door(spec: TensorSpec, kind: str) -> tuple[int | str, ...] | None:
     return (1,) if kind.startswith("input") and spec.shape == () else spec.shape
 
 
-def _mismatches(
+def interface_mismatches(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     names: Mapping[str, str],
@@ -222,7 +222,7 @@ def _same_shape(model: tuple[int | str, ...] | None, package: tuple[int | str, .
     )
 
 
-def _product(
+def product_facts(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], names: Mapping[str, str], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The interface with the model's symbols, under the package's names and types; and what the package holds."""

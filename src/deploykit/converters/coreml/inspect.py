@@ -51,12 +51,17 @@ def open_package(package: Path) -> Opened:
     weights = package / "Data" / "com.apple.CoreML" / "weights"
     if not (package / "Manifest.json").is_file():
         raise InvalidFileError(f"{package} is no Core ML package: it has no Manifest.json", code="DK528", file=package)
-    spec = ct.models.MLModel(str(package), skip_model_load=True).get_spec()
+    spec = open_spec(package)
     if not spec.HasField("mlProgram"):
         raise InvalidFileError(f"{package} holds no ML Program (an older neural network?)", code="DK528", file=package)
     program = load(spec, specification_version=spec.specificationVersion, file_weights_dir=str(weights))
     function = program.functions["main"]
     return Opened(spec, function, _facts(spec, function))
+
+
+def open_spec(package: Path) -> Any:
+    """The specification of a package."""
+    return ct.models.MLModel(str(package), skip_model_load=True).get_spec()
 
 
 def reload(package: Path) -> dict[str, Any]:
@@ -109,6 +114,8 @@ def _described(item: Any, shapes: dict[str, list[int | str]]) -> dict[str, Any]:
     }
     if ranges:
         found["bounds"] = ranges
+    if array.enumeratedShapes.shapes:
+        found["shapes"] = [[int(size) for size in shape.shape] for shape in array.enumeratedShapes.shapes]
     return found
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.converters.coreml import why_not_here
+from deploykit.converters.coreml.shapes import shapes_in, typed
 from deploykit.runtime import Runtime, RuntimeOptions
 
 if TYPE_CHECKING:
@@ -23,9 +24,12 @@ SIMULATOR = "deploykit's ML Program interpreter (Apple's documented semantics, n
 class _PackageRuntime(Runtime):
     """A package under the names that its model had, which Core ML may have spelled differently."""
 
-    def __init__(self, facts: Mapping[str, Any], names: Mapping[str, str]) -> None:
-        """facts: of `inspect.open_package`. names: the package's name by the model's."""
-        self._names = dict(names)
+    def __init__(self, facts: Mapping[str, Any], spec: Any) -> None:
+        """facts, spec: of `inspect.open_package`."""
+        self._names = names_in(spec)
+        back = {made: name for name, made in self._names.items()}
+        self._flexibility = shapes_in(spec).renamed(back)
+        self.bounds = self._flexibility.bounds()
         self.inputs = self._specs(facts, "inputs")
         self.outputs = self._specs(facts, "outputs")
 
@@ -40,10 +44,11 @@ class _PackageRuntime(Runtime):
     def _typed(self, feeds: Feeds) -> dict[str, np.ndarray[Any, Any]]:
         made = {}
         for spec in self.inputs:
-            array = np.asarray(feeds[spec.name]).astype(spec.dtype)
+            array = typed(np.asarray(feeds[spec.name]), spec)
             # A scalar of the model is a vector of one in the package.
-            made[self._names.get(spec.name, spec.name)] = array.reshape(1) if not array.ndim else array
-        return made
+            made[spec.name] = array.reshape(1) if not array.ndim else array
+        self._flexibility.check({name: array.shape for name, array in made.items()})
+        return {self._names.get(name, name): array for name, array in made.items()}
 
     def _named(self, made: Mapping[str, Any]) -> Outputs:
         return {
@@ -63,7 +68,7 @@ class CoreMLRuntime(_PackageRuntime):
 
         units = {"cpu": "CPU_ONLY", "gpu": "CPU_AND_GPU", "npu": "CPU_AND_NE"}[options.device]
         opened = open_package(path)
-        super().__init__(opened.facts, names_in(opened.spec))
+        super().__init__(opened.facts, opened.spec)
         self.engine = f"Core ML through coremltools {ct.__version__} ({units})"
         self._model: Any = ct.models.MLModel(str(path), compute_units=ct.ComputeUnit[units])
 
@@ -84,7 +89,7 @@ class SimulatedRuntime(_PackageRuntime):
         from deploykit.converters.coreml.simulator import Interpreter
 
         opened = open_package(path)
-        super().__init__(opened.facts, names_in(opened.spec))
+        super().__init__(opened.facts, opened.spec)
         self.operators = frozenset(opened.facts["operators"])
         self._interpreter = Interpreter(opened.function, path.name)
 

@@ -12,6 +12,7 @@ import coremltools as ct
 from deploykit import graph
 from deploykit.converters.coreml.frontend import SOURCE, build, door_type, judge
 from deploykit.converters.coreml.options import deployment_target
+from deploykit.converters.coreml.shapes import plan
 from deploykit.converters.profiles import Profile, resolve_profiles
 from deploykit.opsupport.verdict import Verdict, conditional, supported, unknown
 from deploykit.report import Finding, failure
@@ -40,7 +41,10 @@ def support_job(
     loaded = graph.infer_shapes(graph.load(Path(model)))
     graph.name_nodes(loaded)
     inputs, outputs = graph.interface(loaded)
-    _, findings = resolve_profiles(inputs, dims, profiles, target=NAME)
+    shapes, findings = resolve_profiles(inputs, dims, profiles, target=NAME)
+    if not any(finding.severity == "error" for finding in findings):
+        _, planned = plan(inputs, dims, profiles, shapes, target)
+        findings += [finding for finding in planned if finding.severity == "error"]
     # What no input or output can hold stops the model, unlike a bound that is still missing.
     findings += [dataclasses.replace(finding, code="DK202") for finding in interface_problems(inputs, outputs)]
     if any(finding.severity == "error" for finding in findings):
@@ -103,7 +107,7 @@ def _fed_shape(node: ir.Node, verdict: Verdict) -> Verdict:
 
 def fixed_dims(dims: Mapping[str, Sequence[int | None]]) -> dict[str, int]:
     """Symbols whose bounds leave one size."""
-    return {name: int(low) for name, (low, high) in dims.items() if low is not None and low == high}
+    return {name: int(low) for name, (low, high, *_) in dims.items() if low is not None and low == high}
 
 
 def interface_problems(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[Finding]:
