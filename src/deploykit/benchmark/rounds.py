@@ -177,12 +177,14 @@ def _target_of(artifact: Artifact) -> str:
 
 def _prepare(here: Sequence[Subject], data: Mapping[str, Any], batch: int, folder: str) -> dict[str, Any]:
     """Writes the feeds, in a process of its own so that no measured one has their making in its memory."""
-    from deploykit.comparison import common_inputs
+    from deploykit.data.sizes import common_inputs
 
     inputs = next((subject.artifact.inputs for subject in here if subject.artifact.inputs), ())
     for subject in here:
         inputs = common_inputs(inputs, subject.artifact.inputs)
     onnx = next((subject for subject in here if subject.artifact.format == "onnx"), here[0])
+    # An artifact that was made for a set of sizes takes no others.
+    made_for = {k: v for subject in here for k, v in subject.artifact.options.get("dims", {}).items() if v[2:]}
     worker = Worker("bench data")
     try:
         prepared: dict[str, Any] = worker.call(
@@ -190,7 +192,7 @@ def _prepare(here: Sequence[Subject], data: Mapping[str, Any], batch: int, folde
             {
                 "artifact": str(onnx.artifact.path),
                 "inputs": [spec.as_dict() for spec in inputs],
-                "data": dict(data),
+                "data": {**data, "dims": {**made_for, **(data.get("dims") or {})}},
                 "batch": batch,
                 "folder": folder,
             },
