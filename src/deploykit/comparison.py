@@ -243,9 +243,7 @@ def compare_job(
     first = open_runtime(paths[0], dataclasses.replace(wanted, optimize=False) if _is_onnx(paths[0]) else wanted)
     second = open_runtime(paths[1], wanted)
     try:
-        inputs = common_inputs(first.inputs, second.inputs)
-        request = with_bounds(data, inputs, first.bounds, second.bounds)
-        dataset = _open(covering(request, inputs) if every_size else request, inputs, paths)
+        dataset = shared_samples(data, first, second, paths, every_size=every_size)
         result = compare(
             first,
             second,
@@ -262,6 +260,15 @@ def compare_job(
         second.close()
     result["findings"][:0] = [finding.as_dict() for finding in dataset.findings]
     return {**result, "row": row, "data": dataset.description}
+
+
+def shared_samples(
+    data: dict[str, Any], first: Runtime, second: Runtime, paths: Sequence[Path], *, every_size: bool = False
+) -> Any:
+    """The dataset of a request, in sizes that both artifacts take. every_size: as of `compare_job`."""
+    inputs = common_inputs(first.inputs, second.inputs)
+    request = with_bounds(data, inputs, first.bounds, second.bounds)
+    return _open(covering(request, inputs) if every_size else request, inputs, paths)
 
 
 def evaluate_job(

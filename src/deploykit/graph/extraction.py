@@ -86,7 +86,7 @@ def node_model(model: ir.Model, node: ir.Node, *, dims: Mapping[str, int] | None
     and opset imports go along. dims: sizes of symbolic dimensions; the others stay symbolic.
     Raises ModelError (DK227) when the type of an input is not known.
     """
-    given = _taken_from_outside(node)
+    given = read_by(node)
     results = [value for value in node.outputs if value.name]
     if not results:
         raise ModelError(f"node {node.name!r} ({node.op_type}) has no output", code="DK227", node=node.name)
@@ -111,7 +111,7 @@ def node_model(model: ir.Model, node: ir.Node, *, dims: Mapping[str, int] | None
         ir_version=model.ir_version,
         producer_name=model.producer_name,
         producer_version=model.producer_version,
-        functions=[function.clone() for function in _functions_of(model, alone)],
+        functions=[function.clone() for function in functions_of(model, alone)],
     )
     if dims:
         _fix(made, dims)
@@ -127,7 +127,7 @@ def constant_value(value: ir.Value, opsets: Mapping[str, int]) -> ir.TensorProto
     return known if known is not None else _computed(value, opsets)
 
 
-def _taken_from_outside(node: ir.Node) -> list[ir.Value]:
+def read_by(node: ir.Node) -> list[ir.Value]:
     """Inputs of the node, and what its bodies take from outside, each once."""
     found = dict.fromkeys(value for value in node.inputs if value is not None)
     for body in _bodies(node):
@@ -161,7 +161,7 @@ def _free_values(body: ir.Graph) -> list[ir.Value]:
     return [value for value in used if value not in own]
 
 
-def _functions_of(model: ir.Model, graph: ir.Graph) -> list[ir.Function]:
+def functions_of(model: ir.Model, graph: ir.Graph) -> list[ir.Function]:
     """The functions that the graph calls, and those that they call."""
     found: dict[Any, ir.Function] = {}
     pending = list(graph.all_nodes())

@@ -12,7 +12,9 @@ from deploykit.converters.coreml.simulator.table import EVALUATORS, Array, Undoc
 from deploykit.errors import UnavailableError, VendorError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    Observe = Callable[[str, Any], Any]
 
 _CONTROL = {"const", "cond", "while_loop"}
 # Their results take the type of arguments that numpy does not look at; feeds are cast where they come in.
@@ -60,9 +62,10 @@ class Interpreter:
                 self._step(operation, self._fixed)
         self._readers = _readers(function)
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feeds: Mapping[str, Array], observe: Observe | None = None) -> dict[str, Array]:
         """Outputs by name.
 
+        observe: called with each result of the function's own operators; what it returns stands for the result.
         Raises VendorError (DK533) where a result differs from what the program declares, UnavailableError (DK502)
         where it asks for something that Apple does not document.
         """
@@ -70,14 +73,19 @@ class Interpreter:
         for name, variable in self.function.inputs.items():
             values[variable] = self._checked(variable, np.asarray(feeds[name]), "input")
         with np.errstate(all="ignore"):
-            self._block(self.function, values, dict(self._readers))
+            self._block(self.function, values, dict(self._readers), observe)
         return {variable.name: values[variable] for variable in self.function.outputs}
 
-    def _block(self, block: Any, values: dict[Var, Any], readers: dict[Var, int] | None) -> None:
+    def _block(
+        self, block: Any, values: dict[Var, Any], readers: dict[Var, int] | None, observe: Observe | None = None
+    ) -> None:
         for operation in block.operations:
             if all(variable in self._fixed for variable in operation.outputs):
                 continue
             self._step(operation, values)
+            if observe is not None:
+                for variable in operation.outputs:
+                    values[variable] = observe(variable.name, values[variable])
             if readers is None:
                 continue
             for variable in _inputs(operation):
