@@ -76,6 +76,10 @@ class Interpreter:
             self._block(self.function, values, dict(self._readers), observe)
         return {variable.name: values[variable] for variable in self.function.outputs}
 
+    def _arguments(self, operation: Any, values: Mapping[Var, Any]) -> dict[str, Any]:
+        """What the evaluator of an operation gets."""
+        return arguments_of(operation, values.__getitem__)
+
     def _block(
         self, block: Any, values: dict[Var, Any], readers: dict[Var, int] | None, observe: Observe | None = None
     ) -> None:
@@ -103,7 +107,7 @@ class Interpreter:
             made = self._loop(operation, values)
         else:
             try:
-                made = EVALUATORS[operation.op_type](**_arguments(operation, values))
+                made = EVALUATORS[operation.op_type](**self._arguments(operation, values))
             except Undocumented as problem:
                 raise UnavailableError(
                     f"{self.name} is not simulated: {operation.op_type} {operation.name!r} asks for {problem}, "
@@ -160,11 +164,11 @@ def _constant(value: Any) -> Any:
     return str(value) if isinstance(value, (str, np.str_)) else np.asarray(value)
 
 
-def _arguments(operation: Any, values: Mapping[Var, Any]) -> dict[str, Any]:
+def arguments_of(operation: Any, value_of: Callable[[Var], Any]) -> dict[str, Any]:
     """Values by argument name, fp16 widened to fp32."""
 
     def of(variable: Var) -> Any:
-        value = values[variable]
+        value = value_of(variable)
         return value.astype(np.float32) if isinstance(value, np.ndarray) and value.dtype == np.float16 else value
 
     return {
