@@ -94,6 +94,8 @@ def test_tritonclient_gets_the_models_own_answers(
         [tensor(images, binary=binary_in)],
         outputs=wanted,
         request_id="7",
+        priority=1,
+        timeout=10_000_000,
         request_compression_algorithm=compression,
         response_compression_algorithm=compression,
     )

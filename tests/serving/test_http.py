@@ -103,6 +103,8 @@ BAD_REQUESTS: dict[str, tuple[bytes | dict[str, Any], str]] = {
     "parameters are no object": (infer_body() | {"parameters": []}, "parameters"),
     "a sequence": (infer_body() | {"parameters": {"sequence_id": 7}}, "sequence_id"),
     "a flag that is none": (infer_body() | {"parameters": {"binary_data_output": "yes"}}, "binary_data_output"),
+    "a priority that is none": (infer_body() | {"parameters": {"priority": "high"}}, "priority must be a whole number"),
+    "a negative timeout": (infer_body() | {"parameters": {"timeout": -1}}, "timeout must be a whole number"),
     "an id that is no text": (infer_body() | {"id": 5}, "id"),
     "an unknown output": (infer_body() | {"outputs": [{"name": "yy"}]}, "did you mean 'y'?"),
     "outputs are no list": (infer_body() | {"outputs": "y"}, "outputs"),
@@ -212,7 +214,7 @@ def test_unknown_models_versions_and_paths(client: Client) -> None:
 
 
 def test_metadata(client: Client) -> None:
-    assert client("GET", "/v2").json()["extensions"] == ["binary_tensor_data"]
+    assert client("GET", "/v2").json()["extensions"] == ["binary_tensor_data", "schedule_policy"]
     assert client("GET", "/v2/models/log").json() == {
         "name": "log",
         "versions": ["1"],

@@ -31,6 +31,9 @@ def serve(
     host: str = "127.0.0.1",
     http_port: int = 8000,
     max_body_mb: float = 64.0,
+    max_batch: int | None = None,
+    max_delay_ms: float = 0.0,
+    instances: int | None = None,
     device: Literal["cpu", "gpu", "npu"] = "cpu",
     provider: str | None = None,
     custom_ops: CustomOps = None,
@@ -42,10 +45,14 @@ def serve(
     artifact: a file of any format that runs here, or a model repository with one model (its newest version).
     name: of the model; the file's stem, or the folder's name, otherwise. http_port: 0 picks a free one.
     custom_ops: the engine's extension library, see `extensions.extension_libraries`.
-    max_body_mb: megabytes (2**20 bytes) of a request. log_level: of the JSON lines on stderr.
+    max_body_mb: megabytes (2**20 bytes) of a request. max_batch: rows of requests computed in one call of the engine;
+    1 computes each alone; None batches where a trial while loading shows that it pays. max_delay_ms: milliseconds that
+    a request may wait for others. instances: calls of the engine at the same time; None chooses.
+    log_level: of the JSON lines on stderr.
     on_ready: called once, from another thread, with {"ready": true, "http": port, "grpc": None, "models": [name]}.
-    Returns a report with metrics {"model", "version", "engine", "lanes", "threads"}; requests that had to be cut off
-    while the server stopped are a warning (DK707).
+    Returns a report with metrics {"model", "version", "engine", "lanes", "threads", "max_batch"}; requests that had to
+    be cut off while the server stopped are a warning (DK707), and so is a batch size that the model cannot have
+    (DK724).
     Raises UsageError (DK701 port, DK702 host, DK703 name), UnavailableError when the artifact cannot run here,
     MissingDependencyError without the `serve` extra, and what loading the artifact raises.
     """
@@ -56,6 +63,7 @@ def serve(
     require_engine(path)
     libraries = extension_libraries(custom_ops, [target_of_format(format_of(path) or "")])
     options = RuntimeOptions(device=device, provider=provider, custom_ops=libraries)
+    from deploykit.serving.batching import BatchPolicy
     from deploykit.serving.dataplane import DataPlane
     from deploykit.serving.http import Limits
     from deploykit.serving.logs import json_logs
@@ -64,7 +72,8 @@ def serve(
 
     bound = listen(host, http_port)
     with json_logs(log_level):
-        model = Model(path, name=model_name, version=version, options=options)
+        policy = None if max_batch is None else BatchPolicy(max_batch, max_delay_ms / 1e3)
+        model = Model(path, name=model_name, version=version, options=options, batching=policy, instances=instances)
         server = Server(DataPlane([model]), bound, Limits(max_body=int(max_body_mb * _MEGABYTE)))
         facts = {"ready": True, "http": server.port, "grpc": None, "models": [model_name]}
         cut_off = server.run(lambda: on_ready(facts) if on_ready is not None else None)
@@ -76,9 +85,12 @@ def serve(
             "engine": model.engine,
             "lanes": model.capacity.lanes,
             "threads": model.capacity.threads,
+            "max_batch": model.policy.max_rows,
         },
         seconds=time.perf_counter() - started,
     )
+    if max_batch is not None and max_batch > 1 and model.alone_because is not None:
+        report.add(warning("DK724", f"--max-batch {max_batch} was not used: {model.alone_because}"))
     if cut_off:
         report.add(warning("DK707", f"{cut_off} requests did not end in time and were cut off when the server stopped"))
     return report

@@ -39,6 +39,23 @@ def serve(
     max_body_mb: Annotated[
         float, typer.Option("--max-body-mb", metavar="N", min=0.001, help="Refuse larger requests.")
     ] = 64.0,
+    max_batch: Annotated[
+        int | None,
+        typer.Option(
+            "--max-batch",
+            metavar="N",
+            min=1,
+            help="Rows of waiting requests that one call of the engine computes; without it where a trial shows gain.",
+        ),
+    ] = None,
+    max_delay_ms: Annotated[
+        float,
+        typer.Option("--max-delay-ms", metavar="MS", min=0.0, max=60_000.0, help="Wait so long for a fuller batch."),
+    ] = 0.0,
+    instances: Annotated[
+        int | None,
+        typer.Option("--instances", metavar="N", min=1, max=64, help="Calls of the engine at the same time."),
+    ] = None,
     device: DeviceOpt = "cpu",
     provider: ProviderOpt = None,
     custom_ops: CustomOpsOpt = None,
@@ -58,6 +75,9 @@ def serve(
         host=host,
         http_port=http_port,
         max_body_mb=max_body_mb,
+        max_batch=max_batch,
+        max_delay_ms=max_delay_ms,
+        instances=instances,
         device=device,
         provider=provider,
         custom_ops=custom_ops,

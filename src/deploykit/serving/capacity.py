@@ -67,12 +67,16 @@ def _numbers(file: Path) -> list[float]:
         return []
 
 
-def plan(cpus: int, seconds: float | None, *, concurrent: bool) -> Capacity:
+def plan(cpus: int, seconds: float | None, *, concurrent: bool, instances: int | None = None) -> Capacity:
     """How to share the CPUs, from the time that one call takes on all of them (None: not known).
 
     concurrent: whether the engine takes calls from several threads. A small model computes on one thread for as many
-    requests as there are CPUs; a large one gets all CPUs for one request after the other.
+    requests as there are CPUs; a large one gets all CPUs for one request after the other. instances: lanes that were
+    asked for; they share the CPUs.
     """
+    if instances is not None:
+        lanes = instances if concurrent else 1
+        return Capacity(lanes=lanes, threads=max(1, cpus // lanes))
     if concurrent and seconds is not None and seconds < _SMALL_SECONDS:
         return Capacity(lanes=cpus, threads=1)
     return Capacity(lanes=1, threads=cpus)

@@ -22,18 +22,24 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InferRequest:
-    """Tensors by input name; the outputs that are wanted, in this order (empty: all); the client's own id."""
+    """Tensors by input name; the outputs that are wanted, in this order (empty: all); the client's own id.
+
+    priority: 1 goes first, 0 says nothing. timeout: seconds in the queue, None for any.
+    """
 
     feeds: Mapping[str, Array]
     outputs: tuple[str, ...] = ()
     id: str = ""
+    priority: int = 0
+    timeout: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InferResult:
     """The outputs that were asked for, and where the time went.
 
-    rows: size of the batch dimension; 1 where the model has none.
+    rows: size of the batch dimension; 1 where the model has none. batch_rows: of the engine's call, which other
+    requests may have shared; first: whether this one stands for the call in counts of calls.
     """
 
     model: Model
@@ -41,6 +47,8 @@ class InferResult:
     rows: int
     queue_seconds: float
     compute_seconds: float
+    batch_rows: int
+    first: bool
 
 
 class DataPlane:
@@ -105,20 +113,23 @@ class DataPlane:
     async def infer(self, model: Model, request: InferRequest) -> InferResult:
         """Runs the model on the request's tensors.
 
-        Raises UnfitInputError, NotReadyError, InferenceError, EngineError; nothing else leaves the engine. A request
-        that arrives while the server drains is still answered: the client could not know.
+        Raises UnfitInputError, NotReadyError, ExpiredError, InferenceError, EngineError; nothing else leaves the
+        engine. A request that arrives while the server drains is still answered: the client could not know.
         """
         names = [spec.name for spec in model.outputs]
         for name in request.outputs:
             if name not in names:
                 raise unknown("output", name, names)
-        timed = await model.predict(request.feeds)
+        computed = await model.predict(request.feeds, priority=request.priority, timeout=request.timeout)
+        rows = _rows(model, request.feeds)
         return InferResult(
             model=model,
-            outputs={name: np.asarray(timed.value[name]) for name in request.outputs or names},
-            rows=_rows(model, request.feeds),
-            queue_seconds=timed.queue_seconds,
-            compute_seconds=timed.compute_seconds,
+            outputs={name: np.asarray(computed.outputs[name]) for name in request.outputs or names},
+            rows=rows,
+            queue_seconds=computed.queue_seconds,
+            compute_seconds=computed.compute_seconds,
+            batch_rows=max(rows, computed.batch_rows),
+            first=computed.first,
         )
 
     def close(self) -> None:

@@ -128,6 +128,8 @@ def _fields(scope: Scope, exchange: Exchange, status: int, seconds: float) -> di
         fields["queue_ms"] = round(exchange.result.queue_seconds * 1e3, 3)
         fields["compute_ms"] = round(exchange.result.compute_seconds * 1e3, 3)
         fields["rows"] = exchange.result.rows
+        if exchange.result.batch_rows != exchange.result.rows:
+            fields["batch_rows"] = exchange.result.batch_rows
     if exchange.non_finite:
         fields["non_finite_outputs"] = exchange.non_finite
     if exchange.reason:

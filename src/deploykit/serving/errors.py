@@ -59,6 +59,13 @@ class NotReadyError(RequestError):
     default_code = "DK715"
 
 
+class ExpiredError(RequestError):
+    """The request has waited longer than its own timeout."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.UNAVAILABLE
+    default_code = "DK719"
+
+
 class InferenceError(RequestError):
     """The engine failed on this request's values, and works on others."""
 

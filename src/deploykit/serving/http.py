@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from deploykit.serving.edge import Exchange
     from deploykit.serving.model import Model
 
-EXTENSIONS = ["binary_tensor_data"]
+EXTENSIONS = ["binary_tensor_data", "schedule_policy"]
 HEADER_LENGTH = "Inference-Header-Content-Length"
 NON_FINITE = "X-Non-Finite-Outputs"
 # How long, in seconds, a client whose request was refused half-way may go on sending before it is cut off.
@@ -48,6 +48,7 @@ STATUS: dict[type[errors.RequestError], int] = {
     errors.TooLargeError: 413,
     errors.EngineError: 500,
     errors.NotReadyError: 503,
+    errors.ExpiredError: 504,
 }
 
 

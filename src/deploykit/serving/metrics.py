@@ -73,7 +73,8 @@ class Metrics:
         name = result.model.name
         self._queue.labels(name).observe(result.queue_seconds)
         self._compute.labels(name).observe(result.compute_seconds)
-        self._rows.labels(name).observe(result.rows)
+        if result.first:
+            self._rows.labels(name).observe(result.batch_rows)
         if non_finite:
             self._non_finite.labels(name).inc(non_finite)
 

@@ -13,10 +13,12 @@ from deploykit.data import open_data
 from deploykit.errors import DeploykitError, ModelError
 from deploykit.runtime import RuntimeOptions, open_runtime
 from deploykit.serving import capacity
+from deploykit.serving.batch_trial import batched_inputs, policy_for
+from deploykit.serving.batching import Batcher, BatchPolicy, Computed
 from deploykit.serving.checks import check_feeds, differing_symbols
 from deploykit.serving.datatypes import DATATYPES
 from deploykit.serving.errors import EngineError, InferenceError, NotReadyError
-from deploykit.serving.lanes import Lanes, Timed
+from deploykit.serving.lanes import Lanes
 from deploykit.target import format_of
 
 if TYPE_CHECKING:
@@ -43,8 +45,10 @@ class State(enum.Enum):
 class Model:
     """One version of a model.
 
-    path: the artifact. options: how its engine is opened; `threads` is decided here. A model is created at once and
-    loaded by `load`, which may take long; until then it is known and not ready.
+    path: the artifact. options: how its engine is opened; `threads` is decided here. batching: how requests are put
+    together; None lets `load` find out whether that is right and pays. instances: calls of the engine at the same
+    time; None chooses. A model is created at once and loaded by `load`, which may take long; until then it is known
+    and not ready.
     """
 
     def __init__(
@@ -55,6 +59,8 @@ class Model:
         version: str = "1",
         options: RuntimeOptions | None = None,
         cpus: int | None = None,
+        batching: BatchPolicy | None = None,
+        instances: int | None = None,
     ) -> None:
         self.path = path
         self.name = name
@@ -67,10 +73,16 @@ class Model:
         self.capacity = capacity.Capacity(1, 1)
         # Why the warm-up call failed; a model may still work on real data.
         self.warm_up_problem: str | None = None
+        self.policy = BatchPolicy()
+        # Why requests are computed alone, where they are.
+        self.alone_because: str | None = None
         self._options = options or RuntimeOptions()
         self._cpus = cpus or capacity.usable_cpus()
         self._runtime: Runtime | None = None
         self._lanes: Lanes | None = None
+        self._batcher: Batcher | None = None
+        self._batching = batching
+        self._instances = instances
         self._known_good: Feeds | None = None
         self._lock = threading.Lock()
 
@@ -84,11 +96,12 @@ class Model:
             _check_datatypes(runtime, self.path)
             feeds = self._random_feeds(runtime)
             seconds = self._warm_up(runtime, feeds)
-            chosen = capacity.plan(self._cpus, seconds, concurrent=runtime.concurrent)
+            chosen = capacity.plan(self._cpus, seconds, concurrent=runtime.concurrent, instances=self._instances)
             if chosen.threads != self._cpus:
                 runtime.close()
                 runtime = self._open(chosen.threads)
                 self._warm_up(runtime, feeds)
+            self._choose_policy(runtime)
         except BaseException:  # readiness must be honest whatever stopped the load
             self.state = State.FAILED
             raise
@@ -97,11 +110,19 @@ class Model:
                 return
             self._runtime, self.capacity, self.engine = runtime, chosen, runtime.engine
             self.inputs, self.outputs = runtime.inputs, runtime.outputs
-            self._lanes = Lanes(chosen.lanes, name=self.name, limit=QUEUE_LIMIT)
+            self._lanes = Lanes(chosen.lanes, name=self.name)
+            batched = batched_inputs(runtime) if self.policy.max_rows > 1 else ()
+            self._batcher = Batcher(self._lanes, self._call, self.policy, batched, limit=QUEUE_LIMIT)
             self.state = State.READY
 
     def _open(self, threads: int) -> Runtime:
         return open_runtime(self.path, dataclasses.replace(self._options, threads=threads))
+
+    def _choose_policy(self, runtime: Runtime) -> None:
+        if self._known_good is None:
+            self.alone_because = "it could not be tried when it was loaded"
+            return
+        self.policy, self.alone_because = policy_for(runtime, self._known_good, self._batching)
 
     def _random_feeds(self, runtime: Runtime) -> Feeds | None:
         onnx = self.path if self.path.suffix == ".onnx" else None
@@ -130,16 +151,17 @@ class Model:
         self._known_good = feeds
         return fastest
 
-    async def predict(self, feeds: Feeds) -> Timed[Outputs]:
+    async def predict(self, feeds: Feeds, *, priority: int = 0, timeout: float | None = None) -> Computed:
         """The outputs by name, with the time in the queue and in the engine.
 
-        Raises UnfitInputError, NotReadyError, InferenceError (the engine refused these values), EngineError.
+        priority, timeout: see `Batcher.predict`. Raises UnfitInputError, NotReadyError, ExpiredError, InferenceError
+        (the engine refused these values), EngineError.
         """
-        lanes = self._lanes
-        if lanes is None:
+        batcher = self._batcher
+        if batcher is None:
             raise self.not_ready()
         check_feeds(feeds, self.inputs)
-        return await lanes.run(lambda: self._call(feeds))
+        return await batcher.predict(feeds, priority=priority, timeout=timeout)
 
     def not_ready(self) -> NotReadyError:
         """The error for a request that comes too early or too late."""
@@ -148,12 +170,12 @@ class Model:
     @property
     def loaded(self) -> bool:
         """Whether inputs and outputs are known and requests are taken."""
-        return self._lanes is not None
+        return self._batcher is not None
 
     @property
     def waiting(self) -> int:
         """Requests in the queue."""
-        return self._lanes.waiting if self._lanes is not None else 0
+        return self._batcher.waiting if self._batcher is not None else 0
 
     def _call(self, feeds: Feeds) -> Outputs:
         runtime = self._runtime
@@ -183,7 +205,7 @@ class Model:
         """Takes no more requests and frees the engine after those it has."""
         with self._lock:
             self.state = State.CLOSED
-            lanes, self._lanes = self._lanes, None
+            lanes, self._lanes, self._batcher = self._lanes, None, None
         if lanes is not None:
             lanes.close()
 

@@ -177,6 +177,8 @@ class Server:
                             "engine": model.engine,
                             "lanes": model.capacity.lanes,
                             "threads": model.capacity.threads,
+                            "max_batch": model.policy.max_rows,
+                            **({"alone_because": model.alone_because} if model.alone_because else {}),
                         }
                     },
                 )

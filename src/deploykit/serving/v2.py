@@ -2,7 +2,7 @@
 
 Bytes in, InferRequest out; InferResult in, bytes out. No web framework.
 Source: github.com/kserve/open-inference-protocol, specification/protocol/inference_rest.md; Triton's protocol
-extensions, extension_binary_data.md.
+extensions, extension_binary_data.md and extension_schedule_policy.md.
 """
 
 from __future__ import annotations
@@ -70,7 +70,12 @@ def read_request(body: bytes | bytearray, header_length: int | None, model: Mode
     wanted = _read_outputs(document, [spec.name for spec in model.outputs])
     id = strict_json.text_of(document.get("id", ""), "id")
     answering = Answering(id, _flag(parameters, "binary_data_output", "the request"), wanted)
-    return InferRequest(feeds, tuple(wanted), id), _with_default(answering)
+    priority = _whole(parameters, "priority")
+    timeout = _whole(parameters, "timeout")
+    return (
+        InferRequest(feeds, tuple(wanted), id, priority, timeout / 1e6 if timeout else None),
+        _with_default(answering),
+    )
 
 
 def _with_default(answering: Answering) -> Answering:
@@ -188,6 +193,14 @@ def _flag(parameters: dict[str, Any], name: str, where: str) -> bool:
     value = parameters.get(name, False)
     if not isinstance(value, bool):
         raise UnreadableRequestError(f"{where}: {name} must be true or false")
+    return value
+
+
+def _whole(parameters: dict[str, Any], name: str) -> int:
+    """A parameter of the scheduling extension: `priority`, 1 the highest; `timeout` in microseconds; 0 for none."""
+    value = parameters.get(name, 0)
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise UnreadableRequestError(f"the request: {name} must be a whole number, 0 or more")
     return value
 
 
