@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deploykit.data.carry import CarriedState
 from deploykit.data.dtypes import cast
+from deploykit.data.request import with_contract
 from deploykit.data.sizes import common_inputs, covering, with_bounds
 from deploykit.errors import DataError, DeploykitError, GateError, UnavailableError
 from deploykit.evaluation import Metric, Significance, drop, make_metric, paired_test
@@ -267,7 +268,7 @@ def shared_samples(
 ) -> Any:
     """The dataset of a request, in sizes that both artifacts take. every_size: as of `compare_job`."""
     inputs = common_inputs(first.inputs, second.inputs)
-    request = with_bounds(data, inputs, first.bounds, second.bounds)
+    request = with_contract(with_bounds(data, inputs, first.bounds, second.bounds), first.contract, second.contract)
     return _open(covering(request, inputs) if every_size else request, inputs, paths)
 
 
@@ -290,7 +291,8 @@ def evaluate_job(
     require_runnable(path, simulated=True)
     runtime = open_runtime(path, runtime_options(options))
     try:
-        dataset = _open(with_bounds(data, runtime.inputs, runtime.bounds), runtime.inputs, (path,))
+        request = with_contract(with_bounds(data, runtime.inputs, runtime.bounds), runtime.contract)
+        dataset = _open(request, runtime.inputs, (path,))
         carry = carry_of(data)
         first = next(iter(dataset), None)
         share = int8_share(runtime.kernels(Side(runtime, carry).feeds(first))) if first else None

@@ -50,6 +50,7 @@ class RuntimeOptions:
     exact: ask for the artifact's own precision where the engine would lower it (OpenVINO's bf16 on newer CPUs).
     optimize: False turns graph optimisation off where the engine can (the reference runs that way).
     spin: False has threads sleep between operators: half the processor time where only outputs count, and not speed.
+    taps: ONNX names of tensors inside that `predict` gives, too, those that the engine knows; the others are left out.
     """
 
     device: Literal["cpu", "gpu", "npu"] = "cpu"
@@ -58,6 +59,7 @@ class RuntimeOptions:
     exact: bool = True
     optimize: bool = True
     spin: bool = True
+    taps: tuple[str, ...] = ()
     custom_ops: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -65,7 +67,9 @@ class Runtime(abc.ABC):
     """A loaded artifact.
 
     concurrent: whether `predict` may be called from several threads at once.
+    taps: tensors inside that `predict` gives besides the outputs, of those that `RuntimeOptions.taps` asked for.
     bounds: [min, max or None, *sizes] of each axis of an input that takes less than its spec says, by its name.
+    contract: the preprocessing, in JSON form, of inputs that are images in the artifact: only pixel data fits them.
     """
 
     execution: Literal["real", "simulated"] = "real"
@@ -73,7 +77,9 @@ class Runtime(abc.ABC):
     engine: str  # "onnxruntime 1.32.0 (CPUExecutionProvider)"
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    taps: tuple[str, ...] = ()
     bounds: Mapping[str, Sequence[Sequence[int | None]]] = MappingProxyType({})
+    contract: Mapping[str, Any] = MappingProxyType({})
 
     @abc.abstractmethod
     def predict(self, feeds: Feeds) -> Outputs:

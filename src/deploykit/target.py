@@ -56,7 +56,7 @@ class Target:
     suffix: of the artifact ("" when it is a folder). format: what `inspect` and the runtimes know it by.
     versions: names accepted after `@`, the first one the default; empty when the target has none.
     precisions: what `convert` takes, in the vocabulary of `quantize`.
-    options: names accepted by `--option`, each with one line of help.
+    options: names accepted by `--option`, each with one line of help; `name.*` stands for all that begin so.
     extra: the pip extra; packages: what it brings, by import name (distributions: by name on the index).
     converter, support, runtime, inspect: `module:function`; None when the target cannot.
     worker: name of the worker process its vendor code runs in; blocked: packages kept out of that process.
@@ -101,6 +101,7 @@ class Target:
     check_only: tuple[str, ...] = ()
     elsewhere: str = ""
     takes: tuple[str, ...] = ()
+    routes: Mapping[str, Route] = dataclasses.field(default_factory=dict)
 
     def bounded(self, dims: Mapping[str, Sequence[int | None]]) -> dict[str, list[int | None]]:
         """Bounds by symbol, [min, max, *sizes], as its jobs take them: [min, max] where it knows ranges only."""
@@ -233,7 +234,9 @@ def require_converter(target: Target, version: str | None) -> None:
 def check_options(target: Target, options: Mapping[str, Any]) -> None:
     """Refuses an `--option` that the target does not know (UsageError DK803): never ignored."""
     for name in options:
-        if name not in target.options:
+        # `describe.*` takes any name behind its point.
+        family = f"{name.partition('.')[0]}.*"
+        if name not in target.options and (family not in target.options or name.endswith(".")):
             near = difflib.get_close_matches(name, target.options, n=1)
             raise UsageError(
                 f"target {target.name!r} has no option {name!r}",

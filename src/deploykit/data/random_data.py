@@ -10,6 +10,7 @@ import numpy as np
 
 from deploykit.data.dtypes import numpy_dtype
 from deploykit.data.fitting import is_symbol
+from deploykit.data.random_pictures import picture_inputs, random_picture
 from deploykit.data.samples import Sample
 from deploykit.errors import DataError
 from deploykit.report import Finding, note
@@ -33,7 +34,8 @@ class RandomSource:
 
     Shapes: every symbol takes its minimum in sample 0, its maximum in sample 1 and values between in the others,
     those of sets all their combinations in turn;
-    inputs that share a symbol share its value; a fixed dimension stays, 0 too. Floats are standard normal.
+    inputs that share a symbol share its value; a fixed dimension stays, 0 too. Floats are standard normal; inputs with
+    a preprocessing contract get random pixels through it.
     Integers stay within what the graph takes (`vocabulary.integer_values`); 0 and 1 where it does not tell.
     """
 
@@ -55,6 +57,11 @@ class RandomSource:
                 note("DK331", f"random:{seed}: integers for input {name!r} are {values.describe()}", tensor=name)
                 for name, values in self._values.items()
             ]
+        self._pictures = picture_inputs(wanted)
+        self.findings += [
+            note("DK553", f"random:{seed}: input {name!r} gets random pixels through its preprocessing", tensor=name)
+            for name in self._pictures
+        ]
         for spec in wanted.inputs:
             if spec.shape is None:
                 raise DataError(
@@ -104,6 +111,8 @@ class RandomSource:
         if spec.dtype == "string":
             return generator.choice(np.array(_WORDS, object), shape)
         dtype = numpy_dtype(spec.dtype)
+        if spec.name in self._pictures:
+            return random_picture(self._pictures[spec.name], spec, shape, generator)
         if dtype.kind == "b":
             return generator.integers(0, 2, shape).astype(bool)
         if dtype.kind in "iu":

@@ -58,6 +58,16 @@ def data_request(
     }
 
 
+def with_contract(request: Mapping[str, Any], *carried: Mapping[str, Any]) -> dict[str, Any]:
+    """The request with the preprocessing that artifacts carry, of inputs for which its own contract has none."""
+    known = dict(request["contract"] or {})
+    for contract in carried:
+        for name, rule in contract.items():
+            if "preprocess" not in known.get(name, {}):
+                known[name] = {**known.get(name, {}), **rule}
+    return {**request, "contract": known or None}
+
+
 def bounds_of(dims: Iterable[str] | Bounds) -> dict[str, list[int | None]]:
     """`--dim` texts, or bounds by name, as [minimum, maximum or None, *sizes] by name; sizes: a set's, none of a range.
 

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 import coremltools as ct
 
 from deploykit import graph, io
+from deploykit.converters.coreml.asked import Asked, asked_for, fixed_sizes, flexible_problems
+from deploykit.converters.coreml.door import package_shapes, write_names
 from deploykit.converters.coreml.frontend import Built, build, door_type
-from deploykit.converters.coreml.inspect import interface_of, open_spec, reload
+from deploykit.converters.coreml.images_program import image_type
+from deploykit.converters.coreml.inspect import interface_of, open_package
 from deploykit.converters.coreml.options import deployment_target
 from deploykit.converters.coreml.package import normalize
-from deploykit.converters.coreml.runtime import write_names
 from deploykit.converters.coreml.shapes import (
     Flexibility,
     declared,
     plan,
     shape_mismatches,
-    shapes_in,
     write_shapes,
 )
 from deploykit.converters.coreml.support import NAME, fixed_dims, interface_problems
@@ -50,7 +51,7 @@ def convert_job(
     calib: a `DataRequest` to measure on. contract: the preprocessing of the inputs, in JSON form.
 
     coremltools' own fp16 pass stays off: fp16 is in the ONNX. Returns the facts of a `Product`, error findings for
-    every node that is refused. Raises UsageError (DK527).
+    every node that is refused. Raises UsageError (DK527, DK550, DK551).
     """
     target = deployment_target(options)
     loaded = graph.infer_shapes(graph.load(Path(model)))
@@ -68,18 +69,23 @@ def convert_job(
     if not any(finding.severity == "error" for finding in findings):
         flexibility, more = plan(inputs, dims, profiles, shapes, target)
         findings += more
+        sizes = fixed_sizes(fixed_dims(dims), inputs, shapes)
+        asked = asked_for(options, Path(model), inputs, outputs, sizes, contract)
+        findings += flexible_problems(asked, flexibility)
     if not any(finding.severity == "error" for finding in findings):
-        built = build(loaded, inputs, outputs, fixed_dims(dims), ct.target[target])
+        built = build(loaded, inputs, outputs, fixed_dims(dims), ct.target[target], asked.images)
         findings += [_refusal(row) for row in built.refused]
         if built.program is not None:
-            findings += interface_changes(inputs, outputs, built.names)
+            findings += interface_changes(asked.arrays(inputs), asked.vectors(outputs), built.names)
+            findings += asked.changes()
             # The folder is a staging one: the user knows the package by its name.
             with io.no_space_named(Path(Path(output).name)):
-                _write(built, inputs, flexibility, target, Path(output))
-            facts = reload(Path(output))
-            findings += shape_mismatches(flexibility.renamed(built.names), shapes_in(open_spec(Path(output))))
-            findings += interface_mismatches(inputs, outputs, built.names, facts)
-            result |= product_facts(inputs, outputs, built.names, facts)
+                _write(built, inputs, flexibility, target, Path(output), asked)
+            opened = open_package(Path(output))
+            findings += shape_mismatches(flexibility.renamed(built.names), package_shapes(opened.spec))
+            findings += interface_mismatches(asked.arrays(inputs), asked.vectors(outputs), built.names, opened.facts)
+            findings += asked.mismatches(opened, built.names)
+            result |= asked.facts(product_facts(inputs, outputs, built.names, opened.facts), built.names, opened.facts)
     result["findings"] = [finding.as_dict() for finding in findings]
     return result
 
@@ -105,8 +111,15 @@ def passes() -> Any:
     return kept
 
 
-def _write(built: Built, inputs: Sequence[TensorSpec], flexibility: Flexibility, target: str, output: Path) -> None:
-    interface = [ct.TensorType(name=built.names[spec.name], shape=declared(spec.name, flexibility)) for spec in inputs]
+def _write(
+    built: Built, inputs: Sequence[TensorSpec], flexibility: Flexibility, target: str, output: Path, asked: Asked
+) -> None:
+    interface = [
+        image_type(built.names[spec.name], asked.images[spec.name], flexibility)
+        if spec.name in asked.images
+        else ct.TensorType(name=built.names[spec.name], shape=declared(spec.name, flexibility))
+        for spec in inputs
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # coremltools' notes about its own passes; ours are findings
         try:
@@ -114,6 +127,7 @@ def _write(built: Built, inputs: Sequence[TensorSpec], flexibility: Flexibility,
                 built.program,
                 source="milinternal",
                 inputs=interface,
+                classifier_config=asked.classifier(built.names),
                 convert_to="mlprogram",
                 minimum_deployment_target=ct.target[target],
                 compute_precision=ct.precision.FLOAT32,  # "as the program says": no pass changes it
@@ -128,6 +142,7 @@ def _write(built: Built, inputs: Sequence[TensorSpec], flexibility: Flexibility,
     spec = package.get_spec()
     write_names(spec, built.names, list(built.names))
     write_shapes(spec, flexibility.renamed(built.names))
+    asked.write(spec, built.names)
     normalize(output, spec)
 
 
@@ -139,7 +154,9 @@ def expect_space() -> None:
         os.fsync(stream.fileno())
 
 
-def interface_changes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], names: Mapping[str, str]) -> list[Finding]:
+def interface_changes(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], names: Mapping[str, str]
+) -> list[Finding]:
     """What callers see differently: a name that Core ML cannot have, a type that its interface cannot hold."""
     found = []
     for kind, specs in (("input", inputs), ("output", outputs)):

@@ -11,6 +11,8 @@ from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Function, Program, Var, get_new_symbol, types
 
 from deploykit import graph
+from deploykit.converters.coreml import ranks, ranks_lowering
+from deploykit.converters.coreml.images_program import enter, placeholder
 from deploykit.converters.coreml.lowering import REGISTRY
 from deploykit.converters.coreml.lowering.context import Environment, OpContext, Refused
 from deploykit.converters.coreml.lowering.node import Node, dtype_of
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from deploykit.artifact import TensorSpec
+    from deploykit.converters.coreml.images import ImageInput
 
 SOURCE = "deploykit's Core ML lowerings"
 _MIL_TYPES = {
@@ -133,10 +136,11 @@ def _types(node: Node) -> Verdict:
         )
     for value in values:
         dims = value.shape.dims if value.shape is not None else ()
-        if len(dims) > 5:
+        if len(dims) > ranks.MOST and not ranks_lowering.takes(node):
             return unsupported(
-                f"tensor {value.name!r} has rank {len(dims)}, Core ML stops at 5",
-                remedy="merge dimensions: split the Reshape-Transpose-Reshape into two steps of rank 5",
+                f"tensor {value.name!r} has rank {len(dims)}, Core ML stops at {ranks.MOST}, and {node.op} is not "
+                "rewritten for fewer",
+                remedy="merge dimensions around it: a Reshape before and one behind",
             )
         if any(isinstance(size, int) and size == 0 for size in dims) and not _is_option(node, value):
             return unsupported(
@@ -159,11 +163,13 @@ def build(
     outputs: Sequence[TensorSpec],
     dims: Mapping[str, int],
     opset_version: Any,
+    images: Mapping[str, ImageInput] | None = None,
 ) -> Built:
     """Judges every node and, when none is refused, lowers the graph.
 
-    dims: symbols with one possible size. A lowering may still refuse (a folded constant, a shape that differs from the
-    declared one); nodes after it that depend on it are then unknown, and `program` is None.
+    dims: symbols with one possible size. images: inputs that are pictures in the package. A lowering may still refuse
+    (a folded constant, a shape that differs from the declared one); nodes after it that depend on it are then unknown,
+    and `program` is None.
     """
     judged = judge(model, dims)
     # A fact that the graph does not tell (a rank, a folded constant) may come out while it is lowered.
@@ -173,12 +179,15 @@ def build(
     if refused:
         return built
     symbols: dict[str, Any] = dict(dims)
-    specs = {names[spec.name]: _placeholder(spec, symbols) for spec in inputs}
+    pictures = images or {}
+    specs = {names[spec.name]: _placeholder(spec, symbols, pictures.get(spec.name)) for spec in inputs}
     with Function(specs, opset_version=opset_version) as function:
         environment = Environment()
         values = {value.name: value for value in model.graph.inputs}
         for spec in inputs:
-            entered = _enter(function.inputs[names[spec.name]], spec.dtype)
+            variable = function.inputs[names[spec.name]]
+            picture = pictures.get(spec.name)
+            entered = enter(variable, picture) if picture is not None else _enter(variable, spec.dtype)
             scalar = spec.shape is not None and not spec.shape
             environment.bind(values[spec.name], mb.squeeze(x=entered, axes=[0]) if scalar else entered)
         built.judged = [Judged(row.node, _lower(row, environment, function, built.origins)) for row in judged]
@@ -190,13 +199,15 @@ def build(
     return built
 
 
-def _placeholder(spec: TensorSpec, symbols: dict[str, Any]) -> Any:
+def _placeholder(spec: TensorSpec, symbols: dict[str, Any], picture: ImageInput | None = None) -> Any:
     """One MIL symbol for each ONNX symbol: sizes that are equal by name stay equal."""
     shape = []
     for size in spec.shape or ():
         if isinstance(size, str) and size not in symbols:
             symbols[size] = get_new_symbol()
         shape.append(symbols[size] if isinstance(size, str) else size)
+    if picture is not None:
+        return placeholder(picture, shape)
     # Core ML has no inputs of rank 0.
     return mb.TensorSpec(shape=tuple(shape) or (1,), dtype=_MIL_TYPES[_AT_THE_DOOR[spec.dtype]])
 
@@ -236,11 +247,13 @@ def _lower(row: Judged, environment: Environment, function: Function, origins: O
             source=SOURCE,
         )
     try:
-        context = OpContext(node, environment)
-        found = entry.when(context) if entry.when is not None else row.verdict
+        context, found = OpContext(node, environment), row.verdict
+        many = ranks_lowering.is_wide(context)
+        if entry.when is not None and not many:
+            found = entry.when(context)
         if not found.runs:
             return dataclasses.replace(found, status=Status.UNSUPPORTED, source=SOURCE)
-        made = entry.function(context)
+        made = ranks_lowering.lower(context) if many else entry.function(context)
         variables = (made if isinstance(made, tuple) else (made,))[: len(node.raw.outputs)]
         if len(variables) < node.used_outputs:
             raise Refused("an output that is used has no lowering", "remove the output and what uses it")
@@ -278,11 +291,12 @@ def _read(node: ir.Node) -> list[ir.Value]:
     return [value for value in read if value is not None and id(value) not in own]
 
 
-def _assert_declared(node: Node, position: int, variable: Var) -> None:
+def _assert_declared(node: Node, position: int, tensor: Var | ranks.Wide) -> None:
     """A wrong shape inside is hidden by the output's; a wrong type too."""
     declared, kind = node.out_shape(position), node.out_dtype(position)
+    variable = tensor.variable if isinstance(tensor, ranks.Wide) else tensor
     if declared is not None:
-        made = tuple(variable.shape)
+        made = tuple(tensor.sizes if isinstance(tensor, ranks.Wide) else variable.shape)
         fits = len(made) == len(declared) and all(
             not isinstance(want, int) or not isinstance(have, (int, np.integer)) or int(have) == want
             for want, have in zip(declared, made, strict=True)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import collections
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import coremltools as ct
 import numpy as np
 
 from deploykit import io
 from deploykit.artifact import TensorSpec, read_manifest
+from deploykit.converters.coreml.images import ImageInput, image_shapes, images_in
+from deploykit.converters.coreml.labels import Classes, classes_in
+from deploykit.converters.coreml.options import metadata_in
 from deploykit.errors import InvalidFileError
+
+if TYPE_CHECKING:
+    from deploykit.converters.coreml.shapes import Flexibility
 
 _ARRAY_TYPES = {65568: "float32", 65552: "float16", 131104: "int32", 65600: "float64", 131080: "int8"}
 _QUANTIZED_WEIGHTS = {"constexpr_affine_dequantize", "constexpr_blockwise_shift_scale", "constexpr_lut_to_dense"}
@@ -73,18 +79,78 @@ def reload(package: Path) -> dict[str, Any]:
 
 
 def _facts(spec: Any, function: Any) -> dict[str, Any]:
-    shapes = {variable.name: _shape(variable) for variable in (*function.inputs.values(), *function.outputs)}
+    shapes = {
+        variable.name: _shape(variable)
+        for variable in (*function.inputs.values(), *function.outputs)
+        if hasattr(variable, "shape") and variable.shape is not None
+    }
+    images, classes = images_in(spec), classes_in(spec, function)
     operations = collections.Counter(
         operation.op_type for operation in _operations(function) if operation.op_type != "const"
     )
     return {
         "specification_version": int(spec.specificationVersion),
-        "inputs": [_described(item, shapes) for item in spec.description.input],
-        "outputs": [_described(item, shapes) for item in spec.description.output],
+        "inputs": [_input(item, shapes, images) for item in spec.description.input],
+        "outputs": _outputs(spec, shapes, classes),
+        **_said(spec, images, classes),
         "operators": dict(sorted(operations.items())),
         "weights": _weights(function),
         "precision": _precision(function),
     }
+
+
+def _input(item: Any, shapes: dict[str, list[int | str]], images: dict[str, ImageInput]) -> dict[str, Any]:
+    """An image as the tensor that the model takes, which is what deploykit's commands give it."""
+    if item.name not in images:
+        return _described(item, shapes)
+    image = images[item.name]
+    return {"name": item.name, "dtype": image.dtype, "shape": list(image.unplaced(shapes[item.name]))}
+
+
+def _outputs(spec: Any, shapes: dict[str, list[int | str]], classes: Classes | None) -> list[dict[str, Any]]:
+    """A classifier's label and dictionary as the vector of their values."""
+    found = []
+    for item in spec.description.output:
+        if classes is None or item.name not in (classes.label, classes.values):
+            found.append(_described(item, shapes))
+        elif item.name == classes.values:
+            found.append(classes.spec.as_dict())
+    return found
+
+
+def _said(spec: Any, images: dict[str, ImageInput], classes: Classes | None) -> dict[str, Any]:
+    """Images, classes and the words of the package, where it has any."""
+    sizes = image_shapes(spec, images)
+    found: dict[str, Any] = {}
+    if images:
+        found["images"] = {
+            name: {
+                "color": image.rule.color,
+                "size": _size(image, sizes),
+                "preprocess": image.rule.model_dump(mode="json", exclude_none=True, exclude={"color", "layout"}),
+            }
+            for name, image in images.items()
+        }
+    if classes is not None:
+        found["classifier"] = {
+            "label": classes.label,
+            "values": classes.values,
+            "output": classes.output,
+            "classes": len(classes.labels),
+            "first": list(classes.labels[:5]),
+        }
+    words = metadata_in(spec)
+    return found | ({"metadata": words} if words else {})
+
+
+def _size(image: ImageInput, sizes: Flexibility) -> str:
+    """Height and width of an image, or what they may be: `224 x 224`, `64..512 x 64..512`, `64 x 64, 128 x 128`."""
+    if image.name in sizes.ranges:
+        return " x ".join(
+            str(low) if low == high else f"{low}..{high}" for low, high in image.placed(sizes.ranges[image.name])[2:]
+        )
+    listed = sizes.shapes.get(image.name, (sizes.usual[image.name],))
+    return ", ".join(" x ".join(map(str, image.placed(shape)[2:])) for shape in listed)
 
 
 def interface_of(facts: dict[str, Any] | Any, kind: str) -> list[TensorSpec]:

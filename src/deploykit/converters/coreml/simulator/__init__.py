@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from deploykit.converters.coreml.simulator import (
+    classify,
     conv,
     elementwise,
     indexing,
@@ -20,6 +21,7 @@ from deploykit.converters.coreml.simulator.table import EVALUATORS
 __all__ = [
     "EVALUATORS",
     "Interpreter",
+    "classify",
     "conv",
     "elementwise",
     "indexing",

@@ -140,7 +140,7 @@ class Interpreter:
 
     def _checked(self, variable: Var, value: Any, kind: str) -> Any:
         """The value in the declared type, once its shape is the declared one."""
-        if isinstance(value, str):
+        if isinstance(value, (str, dict)):  # a classifier's label and dictionary
             return value
         array = np.asarray(value)
         declared = tuple(variable.shape) if types.is_tensor(variable.sym_type) else ()
