@@ -76,9 +76,9 @@ class OpenVinoRuntime(Runtime):
 
     def _infer(self, request: ov.InferRequest, feeds: Feeds) -> Outputs:
         for index, spec in enumerate(self.inputs):
-            request.set_input_tensor(index, _as_tensor(feeds[spec.name], self._model.inputs[index]))
+            request.set_input_tensor(index, as_tensor(feeds[spec.name], self._model.inputs[index]))
         request.infer()
-        return {spec.name: _as_array(request.get_output_tensor(i)) for i, spec in enumerate(self.outputs)}
+        return {spec.name: as_array(request.get_output_tensor(i)) for i, spec in enumerate(self.outputs)}
 
     def kernels(self, feeds: Feeds) -> list[Kernel] | None:
         """The kernels of one call, from the graph the plugin executes and its own performance counters."""
@@ -95,7 +95,7 @@ class OpenVinoRuntime(Runtime):
         del self._request, self._model
 
 
-def _as_tensor(array: np.ndarray[Any, Any], port: ov.Output) -> ov.Tensor:
+def as_tensor(array: np.ndarray[Any, Any], port: ov.Output) -> ov.Tensor:
     kind = port.get_element_type()
     if kind == ov.Type.bf16:
         tensor = ov.Tensor(kind, ov.Shape(array.shape))
@@ -107,7 +107,7 @@ def _as_tensor(array: np.ndarray[Any, Any], port: ov.Output) -> ov.Tensor:
     return ov.Tensor(np.asarray(array, order="C"), shared_memory=False)
 
 
-def _as_array(tensor: ov.Tensor) -> np.ndarray[Any, Any]:
+def as_array(tensor: ov.Tensor) -> np.ndarray[Any, Any]:
     kind = tensor.get_element_type()
     if kind == ov.Type.string:
         return np.array(tensor.str_data, dtype=object)
