@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shlex
 import time
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit.api.extensions import extension_libraries
 from deploykit.api.inspect import inspect
+from deploykit.api.locate import locate as find_first
+from deploykit.api.locate import require_locatable
 from deploykit.comparison import accuracy_of, describe, require_runnable
 from deploykit.data.request import bounds_of, data_request
 from deploykit.errors import UnavailableError
 from deploykit.evaluation import make_metric
+from deploykit.io import check_output
 from deploykit.isolation import run_isolated, workers
 from deploykit.parity import TOLERANCES, row_for
 from deploykit.progress import OnProgress, silent
@@ -48,6 +52,9 @@ def validate(
     threads: int | None = None,
     dims: Iterable[str] | Mapping[str, Sequence[int | None]] = (),
     seed: int = 0,
+    locate: bool = False,
+    save_repro: str | Path | None = None,
+    force: bool = False,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Compares two artifacts on the same inputs, output by output.
@@ -57,11 +64,17 @@ def validate(
     precisions. eval: labelled DATA on which both are scored with metric (top1 when not given); metric alone scores on
     `data`. contract: an InputContract or its JSON form. dims: ranges of symbolic dimensions for random data.
     custom_ops: extension libraries, see `extensions.extension_libraries`.
+    locate: also searches for the first inner tensor that differs beyond the same limits, in an ONNX, OpenVINO or
+    Core ML candidate of an ONNX reference. save_repro: an `.onnx` file for the part that fails, its inputs as `.npz`
+    beside it; means locate. force: replaces files that are there.
     Returns a report with a failure for each output beyond its limit, and metrics as in the JSON contract.
     Raises InvalidFileError, ModelError, DataError, UnavailableError (DK502) when one of them cannot run here.
     """
     started = time.perf_counter()
     sides = (described(Path(reference)), described(Path(candidate)))  # a broken file, before a missing engine
+    repro = None if save_repro is None else check_output(Path(save_repro), force=force, suffix=".onnx")
+    if locate or repro is not None:
+        require_locatable(sides)
     for side in sides:
         require_runnable(side.path, simulated=True)
     request = data_request(
@@ -71,32 +84,49 @@ def validate(
     options = {"device": device, "provider": provider, "threads": threads, "custom_ops": libraries or None}
     row = row_for(sides[0].precision, sides[1].precision)
     report = Report("validate")
+    first, located = None, None
+    where: list[Finding] = []
+    limits = {"rtol": rtol, "atol": atol, "min_sqnr": min_sqnr}
     with workers():
         result = _call(
             sides,
-            "compare_job",
+            "deploykit.comparison:compare_job",
             on_progress,
             reference=str(sides[0].path),
             candidate=str(sides[1].path),
             data=request,
             precision=row,
-            rtol=rtol,
-            atol=atol,
-            min_sqnr=min_sqnr,
+            **limits,
             options=options,
             metric=metric if eval is None and data is not None else None,
         )
+        if locate or repro is not None:
+            job = functools.partial(
+                _call,
+                sides,
+                "deploykit.locating.job:locate_job",
+                on_progress,
+                reference=str(sides[0].path),
+                candidate=str(sides[1].path),
+                data=request,
+                row=row,
+                **limits,
+                options=options,
+            )
+            first, located, where = find_first(job, result["outputs"], repro, force)
         if eval is not None or (metric is not None and data is None):
             labelled = {**request, "source": eval, "samples": None, "purpose": "accuracy"}
             result["accuracy"] = _accuracy(sides, labelled, metric or DEFAULT_METRIC, options, on_progress)
     again = _command(sides, data, samples, {"--rtol": rtol, "--atol": atol, "--min-sqnr": min_sqnr})
     report.add(*(_with_command(Finding.from_dict(facts), again) for facts in result["findings"]))
+    report.add(*where)
     report.artifacts = [dataclasses.replace(sides[1], execution=result["execution"]), sides[0]]
     report.metrics = {
         "outputs": result["outputs"],
         "samples": result["samples"],
         "accuracy": result["accuracy"],
-        "first_divergence": None,
+        "first_divergence": first,
+        "located": located,
         "execution": result["execution"],
         "engines": result["engines"],
         "tolerance": {"row": row, "limits": TOLERANCES[row].override(rtol, atol, min_sqnr).describe()},
@@ -121,11 +151,11 @@ def described(path: Path) -> Artifact:
 
 
 def _call(sides: Sequence[Artifact], function: str, on_progress: OnProgress, **arguments: Any) -> Any:
-    """Calls a job of `comparison` in a worker in which the packages that either target wants out are out."""
+    """Calls a job in a worker in which the packages that either target wants out are out."""
     targets = [target_of_format(side.format) for side in sides]
     blocked = sorted({package for target in targets if target for package in target.blocked})
     name = "-".join(["compare", *blocked])
-    return run_isolated(name, f"deploykit.comparison:{function}", arguments, block=blocked, on_progress=on_progress)
+    return run_isolated(name, function, arguments, block=blocked, on_progress=on_progress)
 
 
 def _accuracy(
@@ -152,7 +182,7 @@ def scored(
         "options": options,
         "models": [str(other.path) for other in others],
     }
-    found: dict[str, Any] = _call([side], "evaluate_job", on_progress, **arguments)
+    found: dict[str, Any] = _call([side], "deploykit.comparison:evaluate_job", on_progress, **arguments)
     return found
 
 

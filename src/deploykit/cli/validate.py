@@ -25,7 +25,7 @@ from deploykit.cli.ui import Ui
 from deploykit.report import Report
 
 
-@command(example="deploykit validate model.onnx model.xml --data test.npz")
+@command(example="deploykit validate model.onnx model.xml --data test.npz --locate")
 def validate(
     ui: Ui,
     reference: Annotated[Path, typer.Argument(metavar="REFERENCE", help="The artifact that is right.")],
@@ -49,6 +49,13 @@ def validate(
     custom_ops: CustomOpsOpt = None,
     dim: DimRangeOpt = None,
     seed: SeedOpt = 0,
+    locate: Annotated[
+        bool, typer.Option("--locate", help="Search for the first inner tensor that differs, and name its node.")
+    ] = False,
+    save_repro: Annotated[
+        Path | None,
+        typer.Option("--save-repro", metavar="SUB.onnx", help="Locate, and save the part that fails with its inputs."),
+    ] = None,
 ) -> Report:
     """Compare two artifacts on the same inputs; exit 1 when they differ beyond the tolerance of their precision."""
     arguments.artifact_file(reference, "reference")
@@ -73,6 +80,9 @@ def validate(
             custom_ops=custom_ops,
             dims=dims,
             seed=seed,
+            locate=locate,
+            save_repro=save_repro,
+            force=ui.force,
             on_progress=progress,
         )
 

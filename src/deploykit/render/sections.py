@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from deploykit.render import quantization, targets
+from deploykit.render import locating, quantization, targets
 from deploykit.render.numbers import NONE, fixed, megabytes, number, percent
 
 if TYPE_CHECKING:
@@ -91,7 +91,14 @@ _PARITY = ("max abs", "max rel", "SQNR dB", "cosine")
 def _validate(report: Report) -> list[Section]:
     section = _parity("Outputs", report.metrics)
     section.lines += _accuracy_line(report.metrics.get("accuracy"))
-    return [section]
+    located = locating.neighbourhood(report.metrics.get("located"))
+    if located is None:
+        return [section]
+    rows, lines = located
+    numeric, flexible, droppable = locating.NUMERIC, locating.FLEXIBLE, locating.DROPPABLE
+    around = _table("Where they part", locating.COLUMNS, rows, numeric, flexible, droppable)
+    around.lines = lines
+    return [section, around]
 
 
 def _parity(title: str, compared: dict[str, Any]) -> Section:
