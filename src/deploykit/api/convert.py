@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit import graph, io
 from deploykit.api.convert_stage import ConvertStage
+from deploykit.api.export import export, export_stage, parents_of
 from deploykit.api.extensions import extension_libraries, split_translations
+from deploykit.api.routes import OPTION, RouteStage, attempt, not_taken, way_of
 from deploykit.converters.profiles import parse_profiles
-from deploykit.data.request import bounds_of, data_request, known_bounds
-from deploykit.errors import UsageError
+from deploykit.data.request import bounds_of, data_request, dim_ranges, known_bounds
+from deploykit.errors import DeploykitError, UsageError
+from deploykit.exporters.sources import detect
 from deploykit.isolation import run_isolated, workers
 from deploykit.progress import OnProgress, silent
-from deploykit.report import Report
+from deploykit.report import Report, note
+from deploykit.route import ONNX
 from deploykit.stage import run_stage
 from deploykit.target import (
     Target,
@@ -78,30 +82,56 @@ def convert(
     final = io.check_output(Path(output), force=force, suffix=target.suffix or None)
     require_packages(target, f"converting to {target.title}")
     about: dict[str, Any] = {"seed": seed, "dims": bounds, "contract": contract}
-    with (
-        workers(),
-        _onnx(source, inputs, dims, sample, weights, args, exporting, seed, on_progress) as (model, exported),
-    ):
-        if model is None:
-            return exported
-        artifact = graph.describe(model)
-        known_bounds(bounds, artifact.inputs, artifact.path.name)
-        floating = graph.describe(Path(reference)) if reference is not None else None
-        stage = ConvertStage(
-            target,
-            version,
-            options,
-            bounds,
-            shapes,
-            artifact.precision,
-            data_request(data, "parity", samples=samples, **about),
-            floating,
-            libraries,
-            *_measured_on(target, calib, about),
-            data_request(None, "parity", **about)["contract"],
-        )
-        report = run_stage(stage, {"model": artifact}, final, force=force, on_progress=on_progress)
-        report.findings[:0] = exported.findings
+    # What only a converter of ONNX knows keeps the direct way shut.
+    way = way_of(target, source, options or {}, {"--calib": calib, "--custom-ops": custom_ops, "a contract": contract})
+    settings = {name: value for name, value in (options or {}).items() if name != OPTION}
+    loading: dict[str, Any] = {
+        "inputs": inputs,
+        "dims": list(dim_ranges({name: [low or 1, *rest] for name, (low, *rest) in bounds.items()}).values()),
+        "sample": sample,
+        "weights": weights,
+        "args": args,
+        "seed": seed,
+    }
+    compared = data_request(data, "parity", samples=samples, **about)
+    with workers():
+        said = [] if way.why == "" else [not_taken(target, way.direct, way.why)]
+        if way.via != ONNX:
+            found = detect(source)
+            floating = graph.describe(Path(reference)) if reference is not None else None
+            arguments = (target, way.via, export_stage(found, **loading), version, settings, shapes, compared, floating)
+            direct = RouteStage(*arguments, proven=not way.asked)
+            report, why = attempt(direct, parents_of(found), final, force=force, on_progress=on_progress)
+            if report is not None:
+                return report
+            said = [not_taken(target, way.via, why)]
+        try:
+            with _onnx(source, loading, exporting, on_progress) as (model, exported):
+                if model is None:
+                    exported.findings[:0] = said
+                    return exported
+                artifact = graph.describe(model)
+                known_bounds(bounds, artifact.inputs, artifact.path.name)
+                stage = ConvertStage(
+                    target,
+                    version,
+                    settings,
+                    bounds,
+                    shapes,
+                    artifact.precision,
+                    compared,
+                    graph.describe(Path(reference)) if reference is not None else None,
+                    libraries,
+                    *_measured_on(target, calib, about),
+                    compared["contract"],
+                )
+                report = run_stage(stage, {"model": artifact}, final, force=force, on_progress=on_progress)
+        except DeploykitError as problem:
+            problem.context = (*problem.context, *(finding.message for finding in said))
+            raise
+        if target.routes and Path(source).suffix != ".onnx":
+            said = said or [note("DK555", f"made through ONNX (route={ONNX})", target=target.name)]
+        report.findings[:0] = [*said, *exported.findings]
         return report
 
 
@@ -128,21 +158,17 @@ def _measured_on(
 
 @contextlib.contextmanager
 def _onnx(
-    source: str | Path,
-    inputs: Sequence[str],
-    dims: Any,
-    sample: str | Path | None,
-    weights: str | Path | None,
-    args: Any,
-    custom_ops: Sequence[str | Path],
-    seed: int,
-    on_progress: OnProgress,
+    source: str | Path, loading: dict[str, Any], custom_ops: Sequence[str | Path], on_progress: OnProgress
 ) -> Iterator[tuple[Path | None, Report]]:
-    """The source as an ONNX file, and the report of the export that made it; None when the export failed."""
+    """The source as an ONNX file, and the report of the export that made it; None when the export failed.
+
+    loading: of `export`: inputs, dims, sample, weights, args, seed.
+    """
     path = Path(source)
     if path.suffix == ".onnx":
         graph.check_file(path)
-        given = {"--input": inputs, "--sample": sample, "--weights": weights, "--arg": args}
+        given = {f"--{name.removesuffix('s')}": loading[name] for name in ("inputs", "sample", "args")}
+        given["--weights"] = loading["weights"]
         given["--custom-ops with translations"] = [file for file in custom_ops if Path(file).suffix == ".py"]
         ignored = [option for option, value in given.items() if value]
         if ignored:
@@ -153,21 +179,14 @@ def _onnx(
             )
         yield path, Report("export")
         return
-    from deploykit.api.export import export
-
     with io.scratch_folder() as folder:
         stem = str(source).rpartition(":")[2] if ":" in str(source) else path.stem
         report = export(
             source,
             output=Path(folder) / f"{Path(stem).stem or 'model'}.onnx",
-            inputs=inputs,
-            dims=dims,
-            sample=sample,
-            weights=weights,
-            args=args,
             custom_ops=custom_ops or None,
-            seed=seed,
             on_progress=on_progress,
+            **loading,
         )
         made = report.artifact
         yield (made.path if made is not None else None), report

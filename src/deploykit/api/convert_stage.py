@@ -16,6 +16,7 @@ from deploykit.errors import DeploykitError, GateError, UnavailableError
 from deploykit.isolation import run_alone, run_isolated
 from deploykit.progress import OnProgress, Progress
 from deploykit.report import Finding, failure, note, warning
+from deploykit.route import ONNX
 from deploykit.stage import Product, Stage, Verification
 from deploykit.target import Target, check_options, comparison_worker, unavailable
 
@@ -82,6 +83,7 @@ class ConvertStage(Stage):
             "dims": self.dims,
             "profiles": self.profiles,
             "precision": self.precision,
+            **({"route": ONNX} if self.target.routes else {}),
             "reference_sha256": self.reference.sha256 if self.reference else None,
             **({"custom_ops": digests(self.custom_ops)} if self.custom_ops else {}),
             **({"calib_sha256": self.calib_sha256} if "calib" in self.given else {}),
@@ -96,6 +98,10 @@ class ConvertStage(Stage):
 
     def _call(self, function: str, **arguments: Any) -> Any:
         return run_isolated(self.target.worker, function, arguments, block=self.target.blocked)
+
+    def _call_beside(self, function: str, **arguments: Any) -> Any:
+        """Calls a job where the artifact runs beside a reference."""
+        return run_isolated(comparison_worker(self.target), function, arguments, block=self.target.blocked)
 
     def requires(self, inputs: Mapping[str, Artifact]) -> list[Finding]:
         """Precision and every node that the target refuses, all at once, before anything is built."""
@@ -162,7 +168,7 @@ class ConvertStage(Stage):
             tool_versions=made["versions"],
             files=tuple(made["files"]),
             findings=[Finding.from_dict(facts) for facts in made["findings"]],
-            metrics=made["metrics"],
+            metrics={**made["metrics"], **({"route": ONNX} if self.target.routes else {})},
         )
 
     def _converted(self, call: Callable[..., Any], model: Path, output: Path, precision: str) -> dict[str, Any]:
@@ -190,7 +196,7 @@ class ConvertStage(Stage):
         for gate, reference in gates.items():
             on_progress(Progress("comparing", f"{made.path.name} with {reference.path.name}"))
             try:
-                self._compare(gate, reference, made, evidence)
+                self.compare_with(gate, reference, made, evidence)
             except UnavailableError as problem:  # known only once it was opened: an operator that is not simulated
                 return self._not_executed(inputs, made, problem.message)
             except GateError as problem:
@@ -209,33 +215,26 @@ class ConvertStage(Stage):
         )
         return Verification([said], {"parity": None}, "none")
 
-    def _compare(self, gate: str, reference: Artifact, made: Artifact, evidence: Verification) -> None:
-        from deploykit.api.spreading import spread_of
+    def compare_with(self, gate: str, reference: Artifact, made: Artifact, evidence: Verification) -> None:
+        """Adds one comparison to the evidence. gate: "parent" or "source", what the reference is to the artifact."""
+        from deploykit.api.rounding import settle
         from deploykit.parity import row_for
 
         data = self.data_request or data_request(None, "parity", samples=16, dims=self.dims)
         options = {"custom_ops": self.custom_ops} if self.custom_ops else {}
-        result = run_isolated(
-            comparison_worker(self.target),
+        result = self._call_beside(
             "deploykit.comparison:compare_job",
-            {
-                "reference": str(reference.path),
-                "candidate": str(made.path),
-                "data": data,
-                "precision": row_for("fp32" if gate == "source" else reference.precision, made.precision),
-                "rtol": None,
-                "atol": None,
-                "min_sqnr": None,
-                "options": options,
-                "metric": None,
-                "every_size": True,
-            },
-            block=self.target.blocked,
+            reference=str(reference.path),
+            candidate=str(made.path),
+            data=data,
+            precision=row_for("fp32" if gate == "source" else reference.precision, made.precision),
+            options=options,
+            every_size=True,
         )
-        spread = spread_of(self.target, reference, result, data, options)
+        result = settle(self._call_beside, reference, made.path, result, data, options, every_size=True)
         what = "its ONNX parent" if gate == "parent" else "its float source"
         evidence.metrics["parity"][gate] = {
-            key: result[key] for key in ("outputs", "samples", "execution", "engines") if key in result
+            key: result[key] for key in ("outputs", "samples", "execution", "engines", "segments") if key in result
         }
         # NaN, other shapes, other values of exact kinds: numbers would say nothing.
         told = {f["tensor"]: f["message"] for f in result["findings"] if f["code"] in ("DK402", "DK403", "DK406")}
@@ -246,8 +245,7 @@ class ConvertStage(Stage):
                 + (told.get(row["name"]) or _numbers(row)),
                 target=self.target.name,
                 tensor=row["name"],
-                hint=spread.get(row["name"])
-                or f"deploykit validate {reference.path.name} {made.path.name} shows every output",
+                hint=f"deploykit validate {reference.path.name} {made.path.name} shows every output",
             )
             for row in result["outputs"]
             if not row["passed"]

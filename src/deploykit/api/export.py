@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deploykit.api.extensions import CustomOps
     from deploykit.artifact import Artifact, TensorSpec
     from deploykit.exporters.sources import Source
-    from deploykit.exporters.stage import ExportOptions
+    from deploykit.exporters.stage import ExportOptions, ExportStage
     from deploykit.report import Report
 
 EXPORTERS = ("auto", "dynamo", "torchscript")
@@ -71,16 +71,58 @@ def export(
     with nothing written, when the outputs differ.
     Raises UsageError, InvalidFileError, ModelError, OutputError, MissingDependencyError or VendorError.
     """
-    from deploykit.exporters.stage import ExportOptions, ExportStage
     from deploykit.stage import run_stage
 
     found = detect(source)
-    via = takes(found, trust=trust)
+    takes(found, trust=trust)
+    target = io.check_output(Path(output), force=force, suffix=".onnx")
+    stage = export_stage(
+        found,
+        inputs=inputs,
+        dims=dims,
+        sample=sample,
+        weights=weights,
+        args=args,
+        opset=opset,
+        exporter=exporter,
+        signature=signature,
+        task=task,
+        layout=layout,
+        custom_ops=custom_ops,
+        trust=trust,
+        seed=seed,
+    )
+    with workers():
+        return run_stage(stage, parents_of(found), target, force=force, on_progress=on_progress)
+
+
+def export_stage(
+    source: Source,
+    *,
+    inputs: Iterable[str | TensorSpec] = (),
+    dims: Iterable[str | DimRange] = (),
+    sample: str | Path | None = None,
+    weights: str | Path | None = None,
+    args: Mapping[str, Any] | Iterable[str] | None = None,
+    opset: int | None = None,
+    exporter: str = "auto",
+    signature: str | None = None,
+    task: str | None = None,
+    layout: Iterable[str] | str = (),
+    custom_ops: CustomOps = None,
+    trust: bool = False,
+    seed: int = 0,
+) -> ExportStage:
+    """The stage that `export` runs, its options checked; what a direct route asks a framework for is in it as well.
+
+    Raises UsageError, InvalidFileError or ModelError.
+    """
+    from deploykit.exporters.stage import ExportOptions, ExportStage
+
     if exporter not in EXPORTERS:
         raise UsageError(f"there is no exporter {exporter!r}", code="DK604", hint=f"one of {', '.join(EXPORTERS)}")
     translations, rest = split_translations(custom_ops)
     libraries = extension_libraries(rest, [get_target("onnxruntime")])
-    target = io.check_output(Path(output), force=force, suffix=".onnx")
     options = ExportOptions(
         inputs=tuple(parse_input(spec) if isinstance(spec, str) else spec for spec in inputs),
         dims={bounds.name: bounds for bounds in (parse_dim(d) if isinstance(d, str) else d for d in dims)},
@@ -97,11 +139,8 @@ def export(
         trust=trust,
         seed=seed,
     )
-    _check_combination(found, options)
-    with workers():
-        return run_stage(
-            ExportStage(found, via, options), _parents(found), target, force=force, on_progress=on_progress
-        )
+    _check_combination(source, options)
+    return ExportStage(source, takes(source, trust=trust), options)
 
 
 def _check_combination(source: Source, options: ExportOptions) -> None:
@@ -130,7 +169,7 @@ def _check_combination(source: Source, options: ExportOptions) -> None:
         )
 
 
-def _parents(source: Source) -> dict[str, Artifact]:
+def parents_of(source: Source) -> dict[str, Artifact]:
     """The source as an artifact, so that the manifest has its digest; a module's file is known only after import."""
     if source.path is None:
         return {}

@@ -76,15 +76,15 @@ class Proof:
     """One comparison of a source with its exported file, over every dimension.
 
     predict: outputs of the exported file by name. specs: the source's inputs. symbols: their dimensions. model: the
-    exported file, which tells what integers it takes. given: samples that are compared besides random ones. adapt:
-    what is done with each random sample.
+    exported file, which tells what integers it takes; None: nothing tells. given: samples that are compared besides
+    random ones. adapt: what is done with each random sample.
     """
 
     side: SourceSide
     predict: Callable[[Feeds], Outputs]
     specs: Sequence[TensorSpec]
     symbols: Mapping[str, DimRange]
-    model: Path
+    model: Path | None
     seed: int
     tolerance: Tolerance
     given: Sequence[Sample] = ()
@@ -201,7 +201,9 @@ class Proof:
 
 
 def _values_of(bounds: DimRange) -> list[int]:
-    """Minimum, maximum, 1 where it is in range, and values between, different."""
+    """Minimum, maximum, 1 where it is in range, and values between, different; all of a set of sizes."""
+    if bounds.sizes:
+        return list(bounds.sizes)
     high = bounds.minimum + _OPEN_SPAN if bounds.maximum is None else bounds.maximum
     middle = (bounds.minimum + high) // 2
     wanted = (bounds.minimum, high, 1, 2, middle, middle + 1)

@@ -70,7 +70,7 @@ class ExportOptions:
     @property
     def bounds(self) -> dict[str, list[int | None]]:
         """The ranges in JSON form."""
-        return {name: [bounds.minimum, bounds.maximum] for name, bounds in self.dims.items()}
+        return {name: [bounds.minimum, bounds.maximum, *bounds.sizes] for name, bounds in self.dims.items()}
 
 
 class ExportStage(Stage):

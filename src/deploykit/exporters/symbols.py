@@ -44,7 +44,7 @@ def described(
                 context=[f"symbols: {', '.join(symbols) or 'none'}"],
                 hint="deploykit inspect shows the inputs; name their dimensions with --input",
             )
-    fixed = {name: low for name, (low, high) in dims.items() if low == high and low is not None}
+    fixed = {name: low for name, (low, high, *_) in dims.items() if low == high and low is not None}
     if not given and not fixed:
         return []
     return [

@@ -32,7 +32,7 @@ LOWEST_OPSET = 9
 _SHOWN = 8
 _IMAGE_RANK = 4
 # Where a model starts to take an image or a sequence: each is tried until one runs.
-_SMALLEST = (1, 16, 64, 224)
+SMALLEST = (1, 16, 64, 224)
 
 
 def export_job(request: TensorflowRequest, output: str, opset: int | None) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _two_runs(model: ir.Model, source: LoadedSource, seed: int) -> list[tuple[di
     with io.scratch_folder() as folder:
         path = Path(folder) / "model.onnx"
         graph.save(model, path)
-        for smallest in _SMALLEST:
+        for smallest in SMALLEST:
             runs = []
             for sizes in (example_sizes(source.symbols, smallest, 0), example_sizes(source.symbols, smallest, 1)):
                 bounds = {name: DimRange(name, size, size) for name, size in sizes.items()}

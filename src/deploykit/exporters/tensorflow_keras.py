@@ -85,6 +85,7 @@ def _as_model(model: Any, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -
         lambda opset: onnx_from_frozen(frozen, opset),
         f"Keras {keras.__version__} on TensorFlow {tf.__version__}",
         lambda: layout_of(frozen.graph_def),
+        frozen=frozen,
     )
 
 

@@ -196,4 +196,5 @@ def _as_model(inputs: tuple[Port, ...], outputs: tuple[Port, ...], run: Any, fro
         lambda opset: onnx_from_frozen(frozen, opset),
         f"TensorFlow {tf.__version__}",
         lambda: layout_of(frozen.graph_def),
+        frozen=frozen,
     )

@@ -40,7 +40,7 @@ def export_dynamo(loaded: Loaded, call: Call, opset: int, scratch: Path, tables:
             opset_version=opset,
             dynamo=True,
             external_data=False,
-            dynamic_shapes=None if loaded.program is not None else _dynamic_shapes(call),
+            dynamic_shapes=None if loaded.program is not None else dynamic_shapes(call),
             custom_translation_table=tables[0] or None,
             verbose=False,
         )
@@ -53,7 +53,7 @@ def export_dynamo(loaded: Loaded, call: Call, opset: int, scratch: Path, tables:
     return model
 
 
-def _dynamic_shapes(call: Call) -> dict[str, Any] | None:
+def dynamic_shapes(call: Call) -> dict[str, Any] | None:
     """By parameter of forward; one Dim for each symbol, so that a symbol used twice ties both dimensions."""
     if not call.symbols:
         return None

@@ -10,6 +10,18 @@ from deploykit.target import QuantizationScheme, Target
 
 # coremltools looks for each of them when it is imported; what it would do with them is not used here.
 _FOUND = ("torch", "transformers", "tensorflow", "sklearn", "xgboost", "executorch")
+# What the package is asked besides the model's computation, which both its front-ends and ours do.
+_ANY_ROUTE = (
+    "minimum_deployment_target",
+    "class_labels",
+    "class_output",
+    "author",
+    "license",
+    "description",
+    "model_version",
+    "describe.*",
+    "device_check",
+)
 
 
 def why_not_here() -> str | None:
@@ -33,6 +45,8 @@ TARGET = Target(
     versions=("iOS17", "iOS16", "iOS18", "iOS26", "macOS13", "macOS14", "macOS15", "macOS26"),
     options={
         "minimum_deployment_target": "iOS16, iOS17 (the default), iOS18, iOS26; or macOS13, 14, 15, 26",
+        "compute_precision": "fp32 or fp16, the model's own by default; fp16 is measured on --calib",
+        "io_precision": "fp32 (the default) or fp16: float inputs and outputs beside compute_precision=fp16",
         "image_input": "NAME, NAME:bgr, NAME:gray:nhwc, or true: an input that is to be an image, by its preprocessing",
         "image_scale": "what a pixel of 0..255 is multiplied with, 1/255, where there is no preprocessing contract",
         "image_bias": "what is added then, one number or one a channel: -1 or -0.485,-0.456,-0.406",
@@ -68,14 +82,14 @@ TARGET = Target(
             title="coremltools, from PyTorch's own program",
             writer="deploykit.converters.coreml.torch_route:write",
             kinds=("python", "pt2", "torchscript"),
-            options=("minimum_deployment_target",),
+            options=_ANY_ROUTE,
             hides=tuple(name for name in _FOUND if name != "torch"),
         ),
         "tensorflow": Route(
             title="coremltools, from TensorFlow's own graph",
             writer="deploykit.converters.coreml.tensorflow_route:write",
             kinds=("savedmodel", "keras", "hdf5"),
-            options=("minimum_deployment_target",),
+            options=_ANY_ROUTE,
             hides=tuple(name for name in _FOUND if name != "tensorflow"),
         ),
     },

@@ -1,0 +1,127 @@
+"""What every direct route shares: the writer called beside the framework, sizes of outputs, and the proof."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from deploykit.artifact import TensorSpec
+from deploykit.data import open_request
+from deploykit.data.dtypes import dtype_name
+from deploykit.errors import DeploykitError, VendorError
+from deploykit.exporters.diagnosis import in_two_lines
+from deploykit.exporters.proof import Proof, SourceSide
+from deploykit.parity import TOLERANCES
+from deploykit.route import Handed, Route, hidden
+from deploykit.runtime import open_runtime
+from deploykit.target import get_target, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from deploykit.data import DataRequest, DimRange, Sample
+    from deploykit.progress import OnProgress
+    from deploykit.route import Writer
+    from deploykit.runtime import Feeds, Outputs
+
+    Run = tuple[Mapping[str, int], Outputs]  # sizes of the symbols, and the source's outputs at them
+
+
+def route_of(target: str, via: str) -> Route:
+    """The target's route for what that exporter loads."""
+    return get_target(target).routes[via]
+
+
+def writer_of(route: Route) -> Writer:
+    """The route's writer; its vendor is imported here, without what it would only find."""
+    with hidden(route.hides):
+        found: Writer = resolve(route.writer)
+    return found
+
+
+@contextlib.contextmanager
+def vendors_turn(route: Route, what: str) -> Iterator[None]:
+    """Turns whatever a framework's or vendor's converter raises into VendorError (DK556) with its reason.
+
+    what: the part of the way ("torch.export").
+    """
+    try:
+        yield
+    except DeploykitError:
+        raise
+    except Exception as problem:  # converters raise anything
+        traceback.print_exception(problem)  # into the worker's log, which -v shows
+        lines = in_two_lines(problem).splitlines()
+        raise VendorError(f"{what} does not take it: {lines[0]}", code="DK556", context=lines[1:]) from problem
+
+
+def write(route: Route, writer: Writer, handed: Handed) -> dict[str, Any]:
+    """The artifact by the writer; VendorError (DK556) with the vendor's reason."""
+    with vendors_turn(route, route.title.partition(",")[0]):
+        return writer(handed)
+
+
+def output_specs(runs: Sequence[Run]) -> tuple[TensorSpec, ...]:
+    """The outputs of one or two runs whose sizes differ: numbers that stay, symbols that they follow, or a name."""
+    first_sizes, first = runs[0]
+    second_sizes, second = runs[-1]
+    return tuple(
+        TensorSpec(
+            name,
+            dtype_name(array.dtype),
+            tuple(
+                _size(name, axis, (a, b), first_sizes, second_sizes)
+                for axis, (a, b) in enumerate(zip(array.shape, second[name].shape, strict=True))
+            ),
+        )
+        for name, array in first.items()
+    )
+
+
+def _size(
+    name: str, axis: int, seen: tuple[int, int], first: Mapping[str, int], second: Mapping[str, int]
+) -> int | str:
+    if seen[0] == seen[1]:
+        return int(seen[0])
+    followed = [symbol for symbol in first if (first[symbol], second[symbol]) == seen]
+    return followed[0] if followed else f"{name}_{axis}"
+
+
+def prove(
+    artifact: str,
+    run: Callable[[Feeds], Outputs],
+    name: str,
+    specs: tuple[TensorSpec, ...],
+    symbols: Mapping[str, DimRange],
+    row: str,
+    data: DataRequest,
+    seed: int,
+    examples: Iterable[Sample],
+    on_progress: OnProgress,
+) -> dict[str, Any]:
+    """Compares an artifact with the source's own outputs, on the examples, the user's data, and at all sizes.
+
+    run: outputs by name in the source's framework. row: of `parity.TOLERANCES`. Returns JSON as `Proof.run`; its
+    execution and engine are those of the artifact's runtime. Raises UnavailableError (DK502) where it does not run.
+    """
+    runtime = open_runtime(Path(artifact))
+    try:
+        dataset = open_request(data, specs)
+        proof = Proof(
+            SourceSide(run, name),
+            runtime.predict,
+            specs,
+            symbols,
+            None,
+            seed,
+            TOLERANCES[row],
+            given=[*examples, *dataset],
+            way="--option route=onnx goes through ONNX",
+        )
+        result = proof.run(on_progress)
+    finally:
+        runtime.close()
+    findings = [finding.as_dict() for finding in dataset.findings] + cast("list[dict[str, Any]]", result["findings"])
+    return {**result, "findings": findings, "execution": runtime.execution, "engines": {"candidate": runtime.engine}}

@@ -1,0 +1,129 @@
+"""The direct route from PyTorch: torch.export's program, or a TorchScript module, handed to a target's writer."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from deploykit.data import Sample
+from deploykit.exporters import torch_call, torch_source
+from deploykit.exporters.direct import output_specs, prove, route_of, vendors_turn, write, writer_of
+from deploykit.exporters.torch_checks import refuse_unstable
+from deploykit.exporters.torch_dynamo import dynamic_shapes
+from deploykit.exporters.torch_export import precision_of
+from deploykit.io import file_sha256
+from deploykit.lazy import versions_of
+from deploykit.parity import row_for
+from deploykit.progress import OnProgress, silent
+from deploykit.route import Handed
+from deploykit.target import get_target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+    from deploykit.data import DataRequest
+    from deploykit.exporters.direct import Run
+    from deploykit.exporters.request import TorchRequest
+    from deploykit.exporters.torch_call import Call
+    from deploykit.exporters.torch_source import Loaded
+
+
+def convert_job(
+    request: TorchRequest,
+    output: str,
+    target: str,
+    options: Mapping[str, Any],
+    profiles: Mapping[str, Sequence[Sequence[int]]],
+) -> dict[str, Any]:
+    """Writes a target's artifact of a PyTorch source at `output`; the facts of a `Product` as JSON.
+
+    Raises what loading the source raises, GateError (DK685, DK686) for a module that is random or mixes its batch, and
+    VendorError (DK556) where torch.export or the target's vendor does not take the module.
+    """
+    loaded = torch_source.load(request)
+    call = torch_call.prepare(loaded, request)
+    refuse_unstable(call)
+    route = route_of(target, "torch")
+    writer = writer_of(route)
+    with vendors_turn(route, "torch.export"):
+        program = _program(loaded, call)
+    bounds = {name: [r.minimum, r.maximum, *r.sizes] for name, r in call.symbols.items()}
+    handed = Handed(
+        program,
+        call.specs,
+        output_specs(_runs(call)),
+        Path(output),
+        options,
+        get_target(target).bounded(bounds),
+        profiles,
+    )
+    made = write(route, writer, handed)
+    made["findings"] = [finding.as_dict() for finding in (*loaded.findings, *call.findings)] + made["findings"]
+    made["versions"] |= versions_of("torch")
+    made["precision"] = precision_of(loaded.module)
+    made["metrics"]["source_files"] = {str(file): file_sha256(file) for file in loaded.files}
+    return made
+
+
+def prove_job(
+    request: TorchRequest, artifact: str, precision: str, data: DataRequest, on_progress: OnProgress = silent
+) -> dict[str, Any]:
+    """Compares the artifact with the module of the request; JSON as `direct.prove`.
+
+    precision: of the artifact. data: what the user gave to compare on, or random inputs.
+    """
+    loaded = torch_source.load(request)
+    call = torch_call.prepare(loaded, request)
+    example = {name: torch_call.as_array(tensor) for name, tensor in call.example.items()}
+    row = row_for(precision_of(loaded.module), precision)
+    given = [Sample(example, None, "the example")]
+    found = prove(
+        artifact, call.run, "the module", call.specs, call.symbols, row, data, request["seed"], given, on_progress
+    )
+    found["engines"]["reference"] = "PyTorch, eager"
+    return found
+
+
+def _program(loaded: Loaded, call: Call) -> Any:
+    """What the writer gets: TorchScript as it is; everything else exported, in the core operators only."""
+    if loaded.scripted and call.plain:
+        return loaded.module
+    target, args, kwargs = call.for_export(loaded)
+    program = loaded.program
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations inside torch itself
+        if program is None or not call.plain:
+            program = torch.export.export(target, args, kwargs or None, dynamic_shapes=dynamic_shapes(call))
+        return program.run_decompositions({})
+
+
+def _runs(call: Call) -> list[Run]:
+    """The module at the example's sizes, and at others where it takes some."""
+    first = _sizes(call, call.example)
+    runs: list[Run] = [(first, _outputs(call, call.example))]
+    second = torch_call.example_sizes(call.symbols, {}, avoid=first)
+    if call.symbols and second != first:
+        tensors = torch_call.resized(call, second)
+        try:
+            runs.append((second, _outputs(call, tensors)))
+        except Exception:  # a size that the module does not take: the proof says so
+            return runs
+    return runs
+
+
+def _outputs(call: Call, tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray[Any, Any]]:
+    return call.run({name: torch_call.as_array(tensor) for name, tensor in tensors.items()})
+
+
+def _sizes(call: Call, tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    return {
+        dim: int(size)
+        for spec in call.specs
+        for dim, size in zip(spec.shape or (), tensors[spec.name].shape, strict=True)
+        if isinstance(dim, str)
+    }

@@ -1,0 +1,76 @@
+"""A route from a source's own framework to a target's artifact that does not go through ONNX: what both sides share.
+
+An exporter loads the source and hands its program over; a converter's writer, named by the target as a
+`module:function` string, makes the artifact of it in the same process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from deploykit.artifact import TensorSpec
+
+AUTO, ONNX = "auto", "onnx"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Route:
+    """One direct route, described.
+
+    title: who converts, for messages ("coremltools, from torch.export"). writer: `module:function` of a `Writer`.
+    kinds: of `exporters.sources.KINDS` that it takes.
+    options: the target's options that the writer knows (`describe.*` for a family); with others given only the ONNX
+    route does what was asked for.
+    hides: packages that the vendor would import where it finds them, for nothing that is used here.
+    """
+
+    title: str
+    writer: str
+    kinds: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    hides: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Handed:
+    """What a writer is given.
+
+    program: torch.export.ExportedProgram, torch.jit.ScriptModule, or a TensorFlow ConcreteFunction without variables
+    whose inputs and outputs come in the order of the specs.
+    inputs, outputs: as the export to ONNX would call them, with symbols for sizes that vary.
+    options: of the target. dims: bounds by symbol, [min, max or None, *sizes]. profiles: [min, opt, max shape] by
+    input.
+    """
+
+    program: Any
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    output: Path
+    options: Mapping[str, Any]
+    dims: Mapping[str, Sequence[int | None]]
+    profiles: Mapping[str, Sequence[Sequence[int]]]
+
+
+# Writes the artifact at `Handed.output`; the facts of a `stage.Product` as JSON, error findings where it cannot.
+# What the vendor raises passes through.
+Writer: TypeAlias = "Callable[[Handed], dict[str, Any]]"
+
+
+@contextlib.contextmanager
+def hidden(packages: Sequence[str]) -> Iterator[None]:
+    """Keeps packages that are not imported yet from being found meanwhile; afterwards they can be imported again."""
+    absent = [name for name in packages if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None makes an import fail at once
+    try:
+        yield
+    finally:
+        for name in absent:
+            if sys.modules.get(name, ...) is None:
+                del sys.modules[name]
