@@ -260,6 +260,12 @@ def _lower(row: Judged, environment: Environment, function: Function, origins: O
         for position, variable in enumerate(variables):
             if variable is not None:
                 _assert_declared(node, position, variable)
+            if isinstance(variable, ranks.Wide) and node.raw.outputs[position].is_graph_output():
+                raise Refused(
+                    f"the model's output {node.raw.outputs[position].name!r} has rank {variable.rank}, and Core ML "
+                    f"takes at most {ranks.MOST}",
+                    "merge dimensions in the model",
+                )
     except Refused as problem:
         return dataclasses.replace(problem.verdict, source=SOURCE)
     except (ValueError, TypeError, IndexError, AssertionError, NotImplementedError) as problem:

@@ -125,11 +125,11 @@ def interface_problems(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpe
                         hint="make it float32, float16 or int32 in the model",
                     )
                 )
-            if kind == "input" and spec.shape is not None and len(spec.shape) > 5:
+            if spec.shape is not None and len(spec.shape) > 5:
                 found.append(
                     failure(
                         "DK529",
-                        f"input {spec.name!r} has rank {len(spec.shape)}, and Core ML takes at most 5",
+                        f"{kind} {spec.name!r} has rank {len(spec.shape)}, and Core ML takes at most 5",
                         target=NAME,
                         tensor=spec.name,
                         hint="merge dimensions in the model",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from coremltools.converters.mil.mil import Var
 
+    from deploykit.converters.coreml.ranks import Wide
+
 _REMEDY = "export the operator in simpler ones, or with another opset"
 
 
@@ -163,12 +165,16 @@ def lower_graph(body: ir.Graph, op: OpContext, environment: Environment, opset: 
                 environment.bind(value, variable)
 
 
-def lower_inner(node: Node, environment: Environment) -> tuple[Var | None, ...]:
+def lower_inner(node: Node, environment: Environment) -> tuple[Var | Wide | None, ...]:
     """One node of a body or a branch. Refused with its own reason, the operator named."""
     entry = REGISTRY.lookup(node.raw.domain, node.op, node.opset)
     if entry is None:
         raise Refused(f"it is made of {node.op} too, which has no lowering", _REMEDY)
+    from deploykit.converters.coreml import ranks_lowering  # it lowers on views with this very function
+
     context = OpContext(node, environment)
+    if ranks_lowering.is_wide(context):
+        return ranks_lowering.lower(context)
     if entry.when is not None:
         found = entry.when(context)
         if not found.runs:

@@ -10,6 +10,7 @@ from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var
 
 from deploykit.converters.coreml.lowering.node import Node, Size
+from deploykit.converters.coreml.ranks import MOST, Wide
 from deploykit.opsupport.registry import Registry
 from deploykit.opsupport.verdict import Verdict, unsupported
 
@@ -76,7 +77,7 @@ class Environment:
 
     def __init__(self) -> None:
         """An empty environment."""
-        self._variables: dict[ir.Value, Var] = {}
+        self._variables: dict[ir.Value, Var | Wide] = {}
 
     def inner(self) -> Environment:
         """One that sees all of this, and whose own additions stay within a block of the program."""
@@ -84,9 +85,13 @@ class Environment:
         made._variables = dict(self._variables)
         return made
 
-    def bind(self, value: ir.Value, variable: Var) -> None:
+    def bind(self, value: ir.Value, variable: Var | Wide) -> None:
         """Says what a value became."""
         self._variables[value] = variable
+
+    def held(self, value: ir.Value) -> Var | Wide | None:
+        """What a value has become so far; None for one that is not known, or a constant not used yet."""
+        return self._variables.get(value)
 
     def knows(self, value: ir.Value) -> bool:
         """Whether the value has become a variable, or can as a constant."""
@@ -95,15 +100,27 @@ class Environment:
         return value in self._variables or constant_of(value) is not None
 
     def variable(self, value: ir.Value) -> Var:
-        """The variable of a value."""
-        if value not in self._variables:
+        """The variable of a value. Refused: one of more than five dimensions."""
+        found = self._variables.get(value)
+        if found is None:
             from deploykit.graph.signature import constant_of
 
             tensor = constant_of(value)
             if tensor is None:
                 raise KeyError(value.name)
-            self._variables[value] = constant(np.asarray(tensor.numpy()))
-        return self._variables[value]
+            if len(tensor.shape) > MOST:
+                raise _too_wide(value, len(tensor.shape))
+            found = self._variables[value] = constant(np.asarray(tensor.numpy()))
+        if isinstance(found, Wide):
+            raise _too_wide(value, found.rank)
+        return found
+
+
+def _too_wide(value: ir.Value, rank: int) -> Refused:
+    return Refused(
+        f"tensor {value.name!r} has rank {rank}, and Core ML stops at {MOST}",
+        "merge dimensions around it: a Reshape before and one behind",
+    )
 
 
 def constant(array: np.ndarray[Any, Any]) -> Var:
