@@ -16,7 +16,8 @@ from deploykit.errors import ModelError
 from deploykit.runtime import Runtime
 from deploykit.serving import model as model_module
 from deploykit.serving.dataplane import DataPlane
-from deploykit.serving.http import Limits, create_app
+from deploykit.serving.http import create_app
+from deploykit.serving.inference import Limits
 from deploykit.serving.model import Model, State
 
 if TYPE_CHECKING:

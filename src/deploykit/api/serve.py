@@ -65,7 +65,7 @@ def serve(
     options = RuntimeOptions(device=device, provider=provider, custom_ops=libraries)
     from deploykit.serving.batching import BatchPolicy
     from deploykit.serving.dataplane import DataPlane
-    from deploykit.serving.http import Limits
+    from deploykit.serving.inference import Limits
     from deploykit.serving.logs import json_logs
     from deploykit.serving.model import Model
     from deploykit.serving.server import Server, listen

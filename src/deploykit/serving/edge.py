@@ -12,18 +12,20 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from deploykit.serving import strict_json
+from deploykit.serving.inference import json_answer, send_answer
 from deploykit.serving.logs import LOGGER
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from deploykit.serving.dataplane import DataPlane, InferResult
+    from deploykit.serving.inference import Inference
     from deploykit.serving.metrics import Metrics
 
 # Asked for every few seconds by machines: not worth a line each.
 _QUIET = {"health", "metrics"}
 _ID_LENGTH = 128
+_STOPPED = json_answer({"error": "the server was stopped before the answer was ready", "code": "DK715"}, 503)
 
 
 @dataclasses.dataclass(slots=True)
@@ -44,9 +46,10 @@ class Exchange:
 class Edge:
     """Wraps an application: request ids, counting, timing, the log line, and no traceback to any client."""
 
-    def __init__(self, app: ASGIApp, plane: DataPlane, metrics: Metrics) -> None:
-        """app: the routes."""
+    def __init__(self, app: ASGIApp, inference: Inference, plane: DataPlane, metrics: Metrics) -> None:
+        """app: the routes. inference: answers the paths that it serves, past the routes."""
         self._app = app
+        self._inference = inference
         self._plane = plane
         self._metrics = metrics
         self._log = logging.getLogger(LOGGER)
@@ -67,15 +70,21 @@ class Edge:
 
         self._metrics.in_flight.inc()
         try:
-            await self._app(scope, receive, sending)
+            if self._inference.serves(scope["path"]):
+                await send_answer(await self._inference.answer(scope, receive, exchange), receive, sending)
+            else:
+                await self._app(scope, receive, sending)
         except asyncio.CancelledError:  # the server stops and has waited long enough
             self._plane.cut_off += 1
             exchange.reason = "stopped"
             if not exchange.status:
-                await _send_stopped(sending)
-        except Exception:  # a bug of ours, already answered: the whole story goes to the log, its number to the client
+                await send_answer(_STOPPED, receive, sending)
+        except Exception:  # a bug of ours: the whole story goes to the log, its number to the client
             self._log.exception("internal error", extra={"fields": {"request_id": exchange.request_id}})
             exchange.reason = "internal"
+            if not exchange.status:  # the routes' own have answered already
+                text = f"internal error; the server's log has it under {exchange.request_id}"
+                await send_answer(json_answer({"error": text}, 500), receive, sending)
         finally:
             self._metrics.in_flight.dec()
             self._record(scope, exchange)
@@ -135,10 +144,3 @@ def _fields(scope: Scope, exchange: Exchange, status: int, seconds: float) -> di
     if exchange.reason:
         fields["reason"], fields["message"] = exchange.reason, exchange.message
     return fields
-
-
-async def _send_stopped(send: Send) -> None:
-    body = strict_json.dump({"error": "the server was stopped before the answer was ready", "code": "DK715"})
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

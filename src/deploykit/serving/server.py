@@ -15,15 +15,17 @@ import uvicorn
 from uvicorn.server import HANDLED_SIGNALS
 
 from deploykit.errors import UsageError
-from deploykit.serving.http import Limits, create_app
+from deploykit.serving.http import create_app
 from deploykit.serving.lanes import THREAD_PREFIX
 from deploykit.serving.logs import LOGGER
+from deploykit.serving.protocol import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
     from deploykit.serving.dataplane import DataPlane
+    from deploykit.serving.inference import Limits
 
 KEEP_ALIVE_SECONDS = 75
 DRAIN_SECONDS = 30
@@ -120,9 +122,9 @@ class Server:
         self._log = logging.getLogger(LOGGER)
         config = uvicorn.Config(
             create_app(plane, limits),
-            http="h11",
+            http=Connection,
             ws="none",
-            loop="asyncio",
+            loop="auto",  # uvloop where it is
             lifespan="off",
             proxy_headers=False,
             log_config=None,
