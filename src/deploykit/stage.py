@@ -134,7 +134,7 @@ def _make(
             staging,
             product.format,
             files=product.files,
-            companions=product.companions or (_carried(parent, staging, output) if stage.carries else ()),
+            companions=(*product.companions, *(_carried(parent, staging, output) if stage.carries else ())),
             inputs=product.inputs,
             outputs=product.outputs,
             target=product.target,

@@ -72,6 +72,7 @@ class ConvertStage(Stage):
             if name in target.takes and value is not None
         }
         self.calib_sha256 = calib_sha256
+        self._contract = self.given.get("contract")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class ConvertStage(Stage):
         return {
             "to": self.target.name,
             "version": self.version,
-            "options": self.target_options,
+            "options": self._recorded(),
             "dims": self.dims,
             "profiles": self.profiles,
             "precision": self.precision,
@@ -87,8 +88,16 @@ class ConvertStage(Stage):
             "reference_sha256": self.reference.sha256 if self.reference else None,
             **({"custom_ops": digests(self.custom_ops)} if self.custom_ops else {}),
             **({"calib_sha256": self.calib_sha256} if "calib" in self.given else {}),
-            **({"contract": self.given["contract"]} if "contract" in self.given else {}),
+            **({"contract": self._contract} if self._contract else {}),
         }
+
+    def _recorded(self) -> dict[str, Any]:
+        """The target's options, files by their content."""
+        return {name: self._content(name, value) for name, value in self.target_options.items()}
+
+    def _content(self, name: str, value: Any) -> Any:
+        file = Path(value) if name in self.target.files and isinstance(value, (str, Path)) else None
+        return {"sha256": io.file_sha256(file)} if file is not None and file.is_file() else value
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -158,6 +167,13 @@ class ConvertStage(Stage):
         call = run_alone if self.target.alone else run_isolated
         with _at_a_fixed_place(model) if self.target.alone else contextlib.nullcontext(model.path) as path:
             made = self._converted(call, path, output, precision)
+        self._contract = made.get("contract", self._contract)
+        findings = [Finding.from_dict(facts) for facts in made["findings"]]
+        companions: list[str] = []
+        if self.target.beside is not None and not any(finding.severity == "error" for finding in findings):
+            beside = self._beside(self.target.beside, model, output, precision)
+            companions = beside["companions"]
+            findings += [Finding.from_dict(facts) for facts in beside["findings"]]
         return Product(
             format=self.target.format,
             inputs=tuple(TensorSpec.from_dict(facts) for facts in made["inputs"]),
@@ -167,7 +183,8 @@ class ConvertStage(Stage):
             opset=model.opset,
             tool_versions=made["versions"],
             files=tuple(made["files"]),
-            findings=[Finding.from_dict(facts) for facts in made["findings"]],
+            companions=tuple(companions),
+            findings=findings,
             metrics={**made["metrics"], **({"route": ONNX} if self.target.routes else {})},
         )
 
@@ -183,6 +200,31 @@ class ConvertStage(Stage):
         }
         facts: dict[str, Any] = call(self.target.worker, self.target.converter, arguments, block=self.target.blocked)
         return facts
+
+    def _beside(self, function: str, model: Artifact, output: Path, precision: str) -> dict[str, Any]:
+        """What goes with the artifact: written in the worker that has the reference, too."""
+        from deploykit.parity import row_for
+
+        arguments = {
+            "model": str(model.path),
+            "package": str(output),
+            "data": self._data,
+            "row": row_for(model.precision, precision),
+            "settings": self._settings,
+            "options": {"custom_ops": self.custom_ops} if self.custom_ops else {},
+        }
+        worker = comparison_worker(self.target)
+        try:
+            found: dict[str, Any] = run_isolated(worker, function, arguments, block=self.target.blocked)
+        except GateError as problem:  # the reference does not run, which the comparison will say, too
+            said = note("DK554", f"no check lies beside {output.name}: {problem.message}", target=self.target.name)
+            return {"companions": [], "findings": [said.as_dict()]}
+        return found
+
+    @property
+    def _data(self) -> dict[str, Any]:
+        """What both sides of a comparison are run on."""
+        return self.data_request or data_request(None, "parity", samples=16, dims=self.dims)
 
     def ensures(self, inputs: Mapping[str, Artifact], made: Artifact, on_progress: OnProgress) -> Verification:
         """Two gates where the artifact runs here: against its ONNX parent, and against the float source."""
@@ -220,7 +262,7 @@ class ConvertStage(Stage):
         from deploykit.api.rounding import settle
         from deploykit.parity import row_for
 
-        data = self.data_request or data_request(None, "parity", samples=16, dims=self.dims)
+        data = self._data
         options = {"custom_ops": self.custom_ops} if self.custom_ops else {}
         result = self._call_beside(
             "deploykit.comparison:compare_job",
