@@ -110,9 +110,18 @@ class Search:
         on_progress: OnProgress,
         *,
         in_order: bool,
+        largest_share: float = LARGEST_SHARE,
+        evaluations: int | None = None,
     ) -> None:
-        """samples: those that judge. in_order: they carry state from one to the next."""
+        """samples: those that judge. in_order: they carry state from one to the next.
+
+        largest_share: of the operations that may stay float32. evaluations: bounds the search by their number alone,
+        so that the result is the same on every machine; without it time does, and all samples may not judge.
+        """
         self._switches = switches
+        self._largest_share = largest_share
+        self._budget = evaluations or EVALUATIONS
+        self._timed = evaluations is None
         self._on_progress = on_progress
         self._in_order = in_order  # samples that carry state cannot be taken apart
         self._tolerance = tolerance
@@ -145,6 +154,8 @@ class Search:
         reference: list[dict[str, Array]] = []
         for outputs in self._switches.each(samples, ()):
             reference.append(outputs)
+            if not self._timed:
+                continue
             passed = time.monotonic() - started
             if passed > JUDGING_SECONDS:
                 break
@@ -164,7 +175,7 @@ class Search:
         """Groups of neighbours by the power of the noise that a node of them adds; the noisiest is split on and on."""
         nodes = self._switches.nodes
         groups = [(float("inf"), nodes)]
-        while self._evaluations < EVALUATIONS and time.monotonic() < self._until:
+        while self._evaluations < self._budget and (not self._timed or time.monotonic() < self._until):
             largest = max((item for item in groups if len(item[1]) > 1), key=lambda item: item[0], default=None)
             if largest is None or largest[0] == 0.0:
                 break
@@ -177,13 +188,13 @@ class Search:
     def _fewest(
         self, groups: list[tuple[float, list[str]]], few: list[int], everyone: list[int]
     ) -> tuple[tuple[str, ...], float]:
-        """The fewest groups whose float32 brings all samples into the tolerance; none if a quarter of the nodes do not.
+        """The fewest groups whose float32 brings all samples into the tolerance; none if the largest share does not.
 
-        Returns the nodes, and the largest difference with them (with the costliest quarter when that is not enough).
+        Returns the nodes, and the largest difference with them (with the costliest share when that is not enough).
         """
         nodes = set(self._switches.nodes)
         sizes = list(itertools.accumulate(len(group) for _, group in groups))
-        most = sum(size <= max(1, LARGEST_SHARE * len(nodes)) for size in sizes)
+        most = sum(size <= max(1, self._largest_share * len(nodes)) for size in sizes)
 
         def islands(count: int) -> list[str]:
             return [name for _, group in groups[:count] for name in group]
@@ -195,7 +206,9 @@ class Search:
                 high = middle
             else:
                 low = middle + 1
-        for count in dict.fromkeys((low, most)) if most else ():
+        # What is enough for the worst samples may be a little too few for all.
+        counts = [low << step for step in range(8) if low << step < most] if self._largest_share == 1.0 else [low]
+        for count in dict.fromkeys((*counts, most)) if most else ():
             after, _ = self._cost(nodes - set(islands(count)), everyone)
             if after <= 1.0:
                 return tuple(islands(count)), after

@@ -14,10 +14,12 @@ from deploykit import graph, io
 from deploykit.converters.coreml.asked import Asked, asked_for, fixed_sizes, flexible_problems
 from deploykit.converters.coreml.door import package_shapes, write_names
 from deploykit.converters.coreml.frontend import Built, build, door_type
+from deploykit.converters.coreml.halving import Halving, asked_half
 from deploykit.converters.coreml.images_program import image_type
 from deploykit.converters.coreml.inspect import interface_of, open_package
 from deploykit.converters.coreml.options import deployment_target
 from deploykit.converters.coreml.package import normalize
+from deploykit.converters.coreml.precision import settled
 from deploykit.converters.coreml.shapes import (
     Flexibility,
     declared,
@@ -46,11 +48,10 @@ def convert_job(
     calib: Mapping[str, Any] | None = None,
     contract: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Lowers the graph and writes the package at `output`, in the types that the graph has.
+    """Lowers the graph and writes the package at `output`, in the types that the graph has unless options say fp16.
 
-    calib: a `DataRequest` to measure on. contract: the preprocessing of the inputs, in JSON form.
-
-    coremltools' own fp16 pass stays off: fp16 is in the ONNX. Returns the facts of a `Product`, error findings for
+    precision: what the ONNX holds. calib: a `DataRequest` to measure what fp16 costs on. contract: the preprocessing
+    of the inputs, in JSON form. Returns the facts of a `Product`, error findings for
     every node that is refused. Raises UsageError (DK527, DK550, DK551).
     """
     target = deployment_target(options)
@@ -72,6 +73,7 @@ def convert_job(
         sizes = fixed_sizes(fixed_dims(dims), inputs, shapes)
         asked = asked_for(options, Path(model), inputs, outputs, sizes, contract)
         findings += flexible_problems(asked, flexibility)
+        half = asked_half(options, precision, Path(model), inputs, dims, asked, calib)
     if not any(finding.severity == "error" for finding in findings):
         built = build(loaded, inputs, outputs, fixed_dims(dims), ct.target[target], asked.images)
         findings += [_refusal(row) for row in built.refused]
@@ -80,12 +82,18 @@ def convert_job(
             findings += asked.changes()
             # The folder is a staging one: the user knows the package by its name.
             with io.no_space_named(Path(Path(output).name)):
-                _write(built, inputs, flexibility, target, Path(output), asked)
+                _write(built, inputs, flexibility, target, Path(output), asked, half)
+            if half is not None:
+                findings[:0] = half.findings(built, (*inputs, *outputs))
+                inputs, outputs = half.doors(inputs), half.doors(outputs)
             opened = open_package(Path(output))
             findings += shape_mismatches(flexibility.renamed(built.names), package_shapes(opened.spec))
             findings += interface_mismatches(asked.arrays(inputs), asked.vectors(outputs), built.names, opened.facts)
             findings += asked.mismatches(opened, built.names)
             result |= asked.facts(product_facts(inputs, outputs, built.names, opened.facts), built.names, opened.facts)
+            if half is not None:
+                result["metrics"]["compute_precision"] = half.facts
+                result["precision"] = "fp16" if precision == "fp32" else precision
     result["findings"] = [finding.as_dict() for finding in findings]
     return result
 
@@ -112,7 +120,13 @@ def passes() -> Any:
 
 
 def _write(
-    built: Built, inputs: Sequence[TensorSpec], flexibility: Flexibility, target: str, output: Path, asked: Asked
+    built: Built,
+    inputs: Sequence[TensorSpec],
+    flexibility: Flexibility,
+    target: str,
+    output: Path,
+    asked: Asked,
+    half: Halving | None,
 ) -> None:
     interface = [
         image_type(built.names[spec.name], asked.images[spec.name], flexibility)
@@ -120,11 +134,12 @@ def _write(
         else ct.TensorType(name=built.names[spec.name], shape=declared(spec.name, flexibility))
         for spec in inputs
     ]
+    program = built.program if half is None else half.made(built, interface, ct.target[target])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # coremltools' notes about its own passes; ours are findings
         try:
             package = ct.convert(
-                built.program,
+                program,
                 source="milinternal",
                 inputs=interface,
                 classifier_config=asked.classifier(built.names),
@@ -132,7 +147,7 @@ def _write(
                 minimum_deployment_target=ct.target[target],
                 compute_precision=ct.precision.FLOAT32,  # "as the program says": no pass changes it
                 skip_model_load=True,
-                pass_pipeline=passes(),
+                pass_pipeline=passes() if half is None else settled(),
             )
             package.save(str(output))
         except RuntimeError as problem:

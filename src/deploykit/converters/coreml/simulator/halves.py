@@ -35,6 +35,8 @@ class HalfInterpreter(Interpreter):
 
     def choose(self, half: Mapping[Any, Collection[str]]) -> None:
         """From now on these operations are fp16. half: names of the arguments that are rounded, by operation."""
+        if half is self._half:
+            return
         self._half = half
         self._unpacked = {}
         values = dict(self._fixed)
