@@ -13,6 +13,7 @@ import numpy as np
 from deploykit import graph
 from deploykit.comparison import carry_of, compare, runtime_options
 from deploykit.parity import TOLERANCES
+from deploykit.progress import OnProgress, silent
 from deploykit.runtime import open_runtime
 
 if TYPE_CHECKING:
@@ -24,13 +25,19 @@ if TYPE_CHECKING:
 NUDGE = 2.0**-21
 
 
-def spread_job(model: str, data: dict[str, Any], options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def spread_job(
+    model: str,
+    data: dict[str, Any],
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    on_progress: OnProgress = silent,
+) -> dict[str, Any]:
     """SQNR in dB of each output between an ONNX model and itself with values a rounding apart, in a worker.
 
     data: a `DataRequest`. options: as for `comparison.compare_job`. Each QuantizeLinear's scale is moved by `NUDGE`, up
-    or down: a value on the border between two levels takes the other one, as it does in an engine that sums in another
-    order. Both run in onnxruntime with graph optimisation off. Outputs that do not move, and those that are no floats,
-    are left out.
+    or down as `seed` draws it: a value on the border between two levels takes the other one, as it does in an engine
+    that sums in another order. Both run in onnxruntime with graph optimisation off. Outputs that do not move, and those
+    that are no floats, are left out.
     """
     from deploykit.data import open_request
 
@@ -38,26 +45,33 @@ def spread_job(model: str, data: dict[str, Any], options: Mapping[str, Any] | No
     with tempfile.TemporaryDirectory(prefix="deploykit-spread-") as folder:
         moved = Path(folder) / "moved.onnx"
         loaded = graph.load(Path(model))
-        nudge(loaded)
+        nudge(loaded, seed)
         graph.save(loaded, moved)
         first, second = open_runtime(Path(model), wanted), open_runtime(moved, wanted)
         try:
             samples = open_request(data, first.inputs, model=Path(model))  # type: ignore[arg-type]
-            found = compare(first, second, samples, tolerance=TOLERANCES["int8-parent"], carry=carry_of(data))
+            found = compare(
+                first,
+                second,
+                samples,
+                tolerance=TOLERANCES["int8-parent"],
+                carry=carry_of(data),
+                on_progress=on_progress,
+            )
         finally:
             first.close()
             second.close()
     return {row["name"]: row["sqnr_db"] for row in found["outputs"] if row["sqnr_db"] is not None}
 
 
-def nudge(model: ir.Model) -> int:
+def nudge(model: ir.Model, seed: int = 0) -> int:
     """Moves the constant scale of every QuantizeLinear of the main graph by `NUDGE`, and that of no DequantizeLinear.
 
-    Up and down in a fixed drawn order. Returns how many were moved.
+    Up and down as drawn. Returns how many were moved.
     """
     import onnx_ir as ir
 
-    rng, count = np.random.default_rng(0), 0
+    rng, count = np.random.default_rng(seed), 0
     for node in [node for node in model.graph if node.op_type == "QuantizeLinear"]:
         scale = node.inputs[1].const_value if node.inputs[1] is not None else None
         if scale is None or node.domain:

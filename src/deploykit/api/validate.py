@@ -13,6 +13,7 @@ from deploykit.api.extensions import extension_libraries
 from deploykit.api.inspect import inspect
 from deploykit.api.locate import locate as find_first
 from deploykit.api.locate import require_locatable
+from deploykit.api.rounding import settle
 from deploykit.comparison import accuracy_of, describe, require_runnable
 from deploykit.data.request import bounds_of, data_request
 from deploykit.errors import UnavailableError
@@ -46,7 +47,7 @@ def validate(
     metric: str | None = None,
     label: str | None = None,
     contract: Any = None,
-    device: Literal["cpu", "gpu", "npu"] = "cpu",
+    device: Literal["cpu", "gpu", "npu", "all"] = "cpu",
     provider: str | None = None,
     custom_ops: CustomOps = None,
     threads: int | None = None,
@@ -100,6 +101,9 @@ def validate(
             options=options,
             metric=metric if eval is None and data is not None else None,
         )
+        if all(limit is None for limit in limits.values()):
+            call = functools.partial(_call, sides, on_progress=on_progress)
+            result = settle(call, sides[0], sides[1].path, result, request, options)
         if locate or repro is not None:
             job = functools.partial(
                 _call,
@@ -129,6 +133,7 @@ def validate(
         "located": located,
         "execution": result["execution"],
         "engines": result["engines"],
+        **({"segments": result["segments"]} if "segments" in result else {}),
         "tolerance": {"row": row, "limits": TOLERANCES[row].override(rtol, atol, min_sqnr).describe()},
         "data": result["data"],
     }

@@ -142,7 +142,7 @@ def providers_for(options: RuntimeOptions) -> list[str]:
     elif options.device == "cpu":
         return [CPU]
     else:
-        kinds = _GPU_PROVIDERS if options.device == "gpu" else _NPU_PROVIDERS
+        kinds = {"gpu": _GPU_PROVIDERS, "npu": _NPU_PROVIDERS}.get(options.device, ())
         found = [name for name in kinds if name in available][:1]
         asked = f"a provider for --device {options.device}"
     if not found:
@@ -162,21 +162,26 @@ class OnnxRuntime(Runtime):
 
     def __init__(self, path: Path, options: RuntimeOptions) -> None:
         """Loads the model; see `load` for what it raises."""
-        self._path = path
         self._options = options
         self._providers = providers_for(options)
+        # Kept open while the session lives: it maps external data from this folder.
+        self._folder = tempfile.TemporaryDirectory(prefix="deploykit-taps-") if options.taps else None
+        if self._folder is not None:
+            path, self.taps = _tap(path, options.taps, Path(self._folder.name))
+        self._path = path
         self._session = open_session(path, session_options(options), self._providers)
         self.engine = f"onnxruntime {ort.__version__} ({self._providers[0]})"
         self.inputs = tuple(map(_spec, self._session.get_inputs()))
-        self.outputs = tuple(map(_spec, self._session.get_outputs()))
-        self._bfloat16 = any(spec.dtype == "bfloat16" for spec in (*self.inputs, *self.outputs))
+        given = tuple(map(_spec, self._session.get_outputs()))
+        self.outputs = given[: len(given) - len(self.taps)]
+        self._bfloat16 = any(spec.dtype == "bfloat16" for spec in (*self.inputs, *given))
 
     def predict(self, feeds: Feeds) -> Outputs:
         """Outputs by name, in the artifact's own dtypes; feeds by input name in the declared dtypes."""
         return self._run(self._session, feeds)
 
     def _run(self, session: ort.InferenceSession, feeds: Feeds) -> Outputs:
-        names = [spec.name for spec in self.outputs]
+        names = [*(spec.name for spec in self.outputs), *self.taps]
         if not self._bfloat16:
             return dict(zip(names, session.run(names, dict(feeds)), strict=True))
         values = {name: _as_value(array) for name, array in feeds.items()}
@@ -204,6 +209,21 @@ class OnnxRuntime(Runtime):
     def close(self) -> None:
         """Frees the session."""
         del self._session
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _tap(path: Path, names: Sequence[str], folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """The model with the tensors of these names among its outputs, and which ones its main graph makes."""
+    from deploykit import graph
+
+    model = graph.load(path)
+    made = {value.name: value for node in model.graph for value in node.outputs if not value.is_graph_output()}
+    tapped = [made[name] for name in names if name in made]
+    model.graph.outputs.extend(tapped)
+    written = folder / path.name
+    graph.save(model, written)
+    return written, tuple(value.name or "" for value in tapped)
 
 
 def _spec(argument: Any) -> TensorSpec:

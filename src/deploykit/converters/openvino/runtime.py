@@ -16,6 +16,7 @@ from deploykit.errors import UnavailableError
 from deploykit.runtime import Runtime, RuntimeOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from deploykit.runtime import Feeds, Kernel, Outputs
@@ -65,6 +66,7 @@ class OpenVinoRuntime(Runtime):
         self._core = core
         self.engine = f"openvino {versioned()} ({device})"
         self.inputs, self.outputs = interface(self._model)
+        self.taps = _tap(self._model, options.taps)
         self._request = self._compile({}).create_infer_request()
 
     def _compile(self, more: dict[str, Any]) -> ov.CompiledModel:
@@ -78,7 +80,8 @@ class OpenVinoRuntime(Runtime):
         for index, spec in enumerate(self.inputs):
             request.set_input_tensor(index, as_tensor(feeds[spec.name], self._model.inputs[index]))
         request.infer()
-        return {spec.name: as_array(request.get_output_tensor(i)) for i, spec in enumerate(self.outputs)}
+        names = (*(spec.name for spec in self.outputs), *self.taps)
+        return {name: as_array(request.get_output_tensor(place)) for place, name in enumerate(names)}
 
     def kernels(self, feeds: Feeds) -> list[Kernel] | None:
         """The kernels of one call, from the graph the plugin executes and its own performance counters."""
@@ -95,7 +98,18 @@ class OpenVinoRuntime(Runtime):
         del self._request, self._model
 
 
+def _tap(model: ov.Model, names: Sequence[str]) -> tuple[str, ...]:
+    """Adds the tensors of these names to the outputs; those that the model has, and no output is already."""
+    results = {name for port in model.outputs for name in port.get_names()}
+    known = {name for node in model.get_ops() for port in node.outputs() for name in port.get_names()}
+    tapped = tuple(name for name in names if name in known - results)
+    if tapped:
+        model.add_outputs(list(tapped))
+    return tapped
+
+
 def as_tensor(array: np.ndarray[Any, Any], port: ov.Output) -> ov.Tensor:
+    """The array in memory of OpenVINO's, in the port's type."""
     kind = port.get_element_type()
     if kind == ov.Type.bf16:
         tensor = ov.Tensor(kind, ov.Shape(array.shape))
@@ -108,6 +122,7 @@ def as_tensor(array: np.ndarray[Any, Any], port: ov.Output) -> ov.Tensor:
 
 
 def as_array(tensor: ov.Tensor) -> np.ndarray[Any, Any]:
+    """A copy of the tensor."""
     kind = tensor.get_element_type()
     if kind == ov.Type.string:
         return np.array(tensor.str_data, dtype=object)
