@@ -95,7 +95,8 @@ def _findings(first: Mapping[str, Any], found: Mapping[str, Any]) -> list[Findin
     if first["first_bad"] is not None:
         ours, theirs = (_number(value) for value in first["values"])
         measured.append(f"first at {first['first_bad']}: {theirs} instead of {ours}")
-    agree = "what it is made of agrees" if first["inputs"] else "it is made of the model's inputs"
+    agree = "what it is made of is finite" if first["not_finite"] else "what it is made of agrees"
+    agree = agree if first["inputs"] else "it is made of the model's inputs"
     text = f"{node} is the first to differ: tensor {first['tensor']!r}, {'; '.join(measured)}; {agree}"
     findings = [
         failure(
@@ -122,13 +123,16 @@ def _findings(first: Mapping[str, Any], found: Mapping[str, Any]) -> list[Findin
 
 def _why(first: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """What is known of the cause: whether the part differs alone, and what its two nodes differ in."""
-    alone = found["alone"]
+    alone, before = found["alone"], found["added_up"]
     if alone is None:
         words = []
     elif alone["agrees"]:
-        words = ["on the reference's own values it agrees: it enlarges differences that came in within the tolerance"]
+        words = ["on the reference's own values it agrees, as all that follows does: small differences add up"]
     else:
         words = ["on the reference's own values it differs, too: the fault is born here"]
+        if before:
+            count = f"{len(before)} tensor{'s' * (len(before) > 1)} before it"
+            words.append(f"small differences alone pass the limit at {count}, first at {before[0]!r}")
     return "; ".join([*words, *first["differences"][:_SHOWN]])
 
 

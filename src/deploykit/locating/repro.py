@@ -27,15 +27,16 @@ def save_repro(
     tensor: str,
     known: Mapping[str, str],
     given: Mapping[str, Array],
+    own: Mapping[str, Array],
     feeds: Mapping[str, Array],
     format: str,
 ) -> dict[str, Any]:
     """Writes the part that makes a tensor, and its inputs as `.npz` beside it.
 
     known: the candidate's name by the reference's. given: what the part starts from, by the reference's names, with the
-    reference's values. feeds: of the whole model, for parts that begin at its inputs. format: of the candidate.
-    Of an ONNX candidate SUB.onnx is its part and SUB.reference.onnx the other; of another one SUB.onnx is the
-    reference's part and the candidate's lies beside it where its format allows.
+    reference's values; own: the same by the candidate's names, in its types. feeds: of the whole model, for parts that
+    begin at its inputs. format: of the candidate. Of an ONNX candidate SUB.onnx is its part and SUB.reference.onnx the
+    other; of another one SUB.onnx is the reference's part and the candidate's lies beside it where its format allows.
     Returns JSON: files (names), pair (reference's and candidate's among them; None where the candidate's part could not
     be written), data, nodes of the reference's part.
     """
@@ -46,7 +47,6 @@ def save_repro(
     values = {name: np.asarray(given[name] if name in given else feeds[name]) for name in inputs}
     for name, value in inputs.items():
         value.shape = ir.Shape(values[name].shape)
-    own = {known[name]: array for name, array in given.items()}
     called = {known[name]: name for name in (*given, tensor)}
     made = candidate.save_part(path, [known[tensor]], own, called)
     other = path.with_name(f"{path.stem}.reference.onnx") if made and format == "onnx" else path

@@ -23,7 +23,7 @@ class Row:
 
     agrees: within tolerance. max_abs, max_rel, sqnr_db: None where they do not exist. first_bad: index of the first
     element beyond the limit (of the largest difference where only the SQNR is limited). values: what stands there.
-    problem: what is wrong besides the distance: another shape, NaN or infinities.
+    problem: what is wrong besides the distance: another shape, NaN or infinities (not_finite) that one side has alone.
     """
 
     tensor: str
@@ -35,6 +35,7 @@ class Row:
     first_bad: tuple[int, ...] | None = None
     values: tuple[float, float] | None = None
     problem: str = ""
+    not_finite: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -84,6 +85,7 @@ def compare_tensor(tensor: str, reference: Any, candidate: Any, tolerance: Toler
         first_bad=at,
         values=None if at is None else (float(ref[at]), float(cand[at])),
         problem=nonfinite,
+        not_finite=bool(nonfinite),
     )
 
 

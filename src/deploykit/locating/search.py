@@ -25,14 +25,28 @@ _CUTS_AT_ONCE = 8
 class Search:
     """One search in one pair of models."""
 
-    def __init__(self, lineage: Lineage, matched: Collection[str], compare: Compare, budget: int = BUDGET) -> None:
-        """matched: tensors that both sides have. compare: a row for each, None for one that says nothing."""
+    def __init__(
+        self,
+        lineage: Lineage,
+        matched: Collection[str],
+        compare: Compare,
+        differs: Callable[[Row], bool],
+        *,
+        settled: int = -1,
+        budget: int = BUDGET,
+    ) -> None:
+        """Nothing has been looked at yet.
+
+        matched: tensors that both sides have. compare: a row for each, None for one that says nothing. differs: what
+        is searched for. settled: up to this step all tensors count as agreeing.
+        """
         self._lineage = lineage
         self._matched = set(matched)
         self._compare = compare
+        self._is_different = differs
+        self._settled = settled
         self._budget = budget
         self.rows: dict[str, Row | None] = {}
-        self.looks = 0
 
     def first(self, tensor: str) -> tuple[str, list[str]]:
         """The first tensor that differs on the way to one that does, and the nearest compared ones that it is made of.
@@ -60,7 +74,7 @@ class Search:
         group: list[str] = []
         size = 0
         for name in dict.fromkeys(names):
-            if name in self.rows or name not in self._matched:
+            if name in self.rows or name not in self._matched or self._lineage.maker[name] <= self._settled:
                 continue
             bytes = self._size(name)
             if group and size + bytes > self._budget:
@@ -72,7 +86,6 @@ class Search:
             self._take(group)
 
     def _take(self, names: Sequence[str]) -> None:
-        self.looks += 1
         self.rows.update(self._compare(names))
         self._matched -= {name for name in names if self.rows.get(name) is None}
 
@@ -82,11 +95,11 @@ class Search:
 
     def _differs(self, name: str) -> bool:
         row = self.rows.get(name)
-        return row is not None and not row.agrees
+        return row is not None and self._is_different(row)
 
     def _narrow(self, tensor: str) -> str:
         """The tensor itself, or one before it that differs, by sections of the steps that lead to it."""
-        cuts = _Cuts(self._lineage, tensor)
+        cuts = Cuts(self._lineage, tensor)
         low, high, found = -1, len(cuts) - 1, tensor  # cut `low` agrees, at cut `high` `found` differs
         while high - low > 1:
             points = self._points(cuts, low, high)
@@ -102,7 +115,7 @@ class Search:
             low = good[-1] if good else low
         return found
 
-    def _points(self, cuts: _Cuts, low: int, high: int) -> list[int]:
+    def _points(self, cuts: Cuts, low: int, high: int) -> list[int]:
         """Cut points to look at next: evenly spread, fewer where their tensors are large."""
         count = min(_CUTS_AT_ONCE, high - low - 1)
         while True:
@@ -113,7 +126,7 @@ class Search:
             count = (count + 1) // 2
 
 
-class _Cuts:
+class Cuts:
     """Cut points among the steps that make a tensor; the last one is that tensor alone."""
 
     def __init__(self, lineage: Lineage, tensor: str) -> None:
@@ -129,6 +142,10 @@ class _Cuts:
 
     def __len__(self) -> int:
         return len(self._steps)
+
+    def place(self, tensor: str) -> int:
+        """The cut point behind the step that makes a tensor."""
+        return self._born[tensor]
 
     def at(self, place: int) -> list[str]:
         """Tensors made up to a step and read behind it."""
