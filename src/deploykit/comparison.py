@@ -6,7 +6,6 @@ and are called in a worker.
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -241,7 +240,8 @@ def compare_job(
     if random:
         return _not_compared(random, row)
     wanted = runtime_options(options)
-    first = open_runtime(paths[0], dataclasses.replace(wanted, optimize=False) if _is_onnx(paths[0]) else wanted)
+    exact = wanted.as_reference(other_engine=not _is_onnx(paths[1]))
+    first = open_runtime(paths[0], exact if _is_onnx(paths[0]) else wanted)
     second = open_runtime(paths[1], wanted)
     try:
         dataset = shared_samples(data, first, second, paths, every_size=every_size)
@@ -282,9 +282,8 @@ def evaluate_job(
 ) -> dict[str, Any]:
     """`evaluate` for a file, in a worker; adds engine, execution, int8_macs_share, findings and "data".
 
-    models: other files that may spell its texts.
-
-    int8_macs_share comes from the engine's own profile of one call; None when it does not tell.
+    models: other files that may spell its texts. int8_macs_share comes from the engine's own profile of one call; None
+    when it does not tell.
     Raises UnavailableError (DK502) when it cannot run on this machine.
     """
     path = Path(artifact)
@@ -293,8 +292,7 @@ def evaluate_job(
     try:
         request = with_contract(with_bounds(data, runtime.inputs, runtime.bounds), runtime.contract)
         dataset = _open(request, runtime.inputs, (path,))
-        carry = carry_of(data)
-        first = next(iter(dataset), None)
+        carry, first = carry_of(data), next(iter(dataset), None)
         share = int8_share(runtime.kernels(Side(runtime, carry).feeds(first))) if first else None
         result = evaluate(
             runtime,

@@ -45,15 +45,15 @@ class Kernel:
 class RuntimeOptions:
     """How to load: device, onnxruntime provider, intra-op threads (None: the engine's choice), exact fp32 compute.
 
-    custom_ops: each engine's extension library, by target name; each engine loads its own.
-
+    device: all lets Core ML use every one. custom_ops: each engine's extension library, by target name; each engine
+    loads its own.
     exact: ask for the artifact's own precision where the engine would lower it (OpenVINO's bf16 on newer CPUs).
     optimize: False turns graph optimisation off where the engine can (the reference runs that way).
     spin: False has threads sleep between operators: half the processor time where only outputs count, and not speed.
     taps: ONNX names of tensors inside that `predict` gives, too, those that the engine knows; the others are left out.
     """
 
-    device: Literal["cpu", "gpu", "npu"] = "cpu"
+    device: Literal["cpu", "gpu", "npu", "all"] = "cpu"
     provider: str | None = None
     threads: int | None = None
     exact: bool = True
@@ -61,6 +61,11 @@ class RuntimeOptions:
     spin: bool = True
     taps: tuple[str, ...] = ()
     custom_ops: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def as_reference(self, *, other_engine: bool) -> RuntimeOptions:
+        """For an ONNX model that others are compared with: of two engines, the other one has the device."""
+        exact = dataclasses.replace(self, optimize=False)
+        return dataclasses.replace(exact, device="cpu", provider=None) if other_engine else exact
 
 
 class Runtime(abc.ABC):

@@ -35,6 +35,8 @@ class QuantizationScheme:
     quantize_residual: both inputs of an Add get their own Q/DQ.
     float_outputs: integer convolutions may write float, so that their outputs get Q/DQ only for readers in integers.
     lifted_pairs: Q/DQ before nodes that only move values or choose among them, and none behind.
+    integer_sums: sums of residuals end in Q/DQ too; MatMul and Add are one Gemm with an int32 bias, and hard swish is
+    written in two nodes.
     signed_products: factors of a matrix product that are both computed are int8 with zero point 0, unless none is
     negative; so is what only matrix products read the extreme values of.
     operators: op types whose inputs are quantized; others stay float.
@@ -47,6 +49,7 @@ class QuantizationScheme:
     quantize_residual: bool = False
     float_outputs: bool = False
     lifted_pairs: bool = False
+    integer_sums: bool = False
     signed_products: bool = False
     reduce_range: bool = False
     operators: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
@@ -71,6 +74,7 @@ class Target:
     check_only: versions that their operator table alone speaks for: no engine of theirs runs or converts here.
     elsewhere: how the artifact is made where deploykit does not convert to the target, as a command or a sentence.
     custom_ops: what --custom-ops takes for it, in words; "" where it has no extension libraries.
+    renames: whether its artifacts may have other names and types than the model, whose names its runtime takes.
     beside: a job that writes files beside an artifact that go with it, as `module:function`; see `coreml.device_check`.
     files: options whose values are files, or what stands in one.
     takes: what `converter` takes besides: "calib" (a `DataRequest` to measure on) and "contract" (preprocessing, JSON);
@@ -105,6 +109,7 @@ class Target:
     numbered: bool = False
     check_only: tuple[str, ...] = ()
     elsewhere: str = ""
+    renames: bool = False
     beside: str | None = None
     files: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from deploykit.api.extensions import extension_libraries
 from deploykit.api.validate import DEFAULT_METRIC, described, scored
 from deploykit.benchmark import Budgets, Subject, run_bench, verdict
-from deploykit.data.request import bounds_of, data_request
+from deploykit.data.request import bounds_of, data_request, with_contract
 from deploykit.errors import ExitCode, UsageError
 from deploykit.evaluation import make_metric
 from deploykit.isolation import workers
@@ -42,7 +42,7 @@ def bench(
     max_size_mb: float | None = None,
     max_rss_mb: float | None = None,
     contract: Any = None,
-    device: Literal["cpu", "gpu", "npu"] = "cpu",
+    device: Literal["cpu", "gpu", "npu", "all"] = "cpu",
     provider: str | None = None,
     custom_ops: CustomOps = None,
     dims: Iterable[str] | Mapping[str, Sequence[int | None]] = (),
@@ -75,6 +75,8 @@ def bench(
     options = {"device": device, "provider": provider, "threads": threads, "custom_ops": libraries or None}
     with workers():
         subjects = [described(Path(path)) for path in artifacts]
+    # What an artifact was made with: an input that is an image takes nothing but pixels.
+    request = with_contract(request, *(subject.options.get("contract") or {} for subject in subjects))
     measured = run_bench(subjects, request, batch=batch, seconds=seconds, options=options, on_progress=on_progress)
     report = Report("bench", findings=list(measured.findings))
     unit = "%"

@@ -34,7 +34,7 @@ def serve(
     max_batch: int | None = None,
     max_delay_ms: float = 0.0,
     instances: int | None = None,
-    device: Literal["cpu", "gpu", "npu"] = "cpu",
+    device: Literal["cpu", "gpu", "npu", "all"] = "cpu",
     provider: str | None = None,
     custom_ops: CustomOps = None,
     log_level: int = logging.INFO,

@@ -51,6 +51,12 @@ class Subject:
         """The target it was made for, or the one that runs its format."""
         return _target_of(self.artifact)
 
+    @property
+    def renamed(self) -> bool:
+        """Whether its inputs may be called otherwise than its runtime calls them; that is asked then."""
+        target = target_of_format(self.artifact.format)
+        return target is not None and target.renames
+
     def call(self, function: str, **arguments: Any) -> Any:
         """Calls a function of `child` in the artifact's process."""
         assert self.worker is not None
@@ -179,7 +185,7 @@ def _prepare(here: Sequence[Subject], data: Mapping[str, Any], batch: int, folde
     """Writes the feeds, in a process of its own so that no measured one has their making in its memory."""
     from deploykit.data.sizes import common_inputs
 
-    inputs = next((subject.artifact.inputs for subject in here if subject.artifact.inputs), ())
+    inputs = next((subject.artifact.inputs for subject in here if subject.artifact.inputs and not subject.renamed), ())
     for subject in here:
         inputs = common_inputs(inputs, subject.artifact.inputs)
     onnx = next((subject for subject in here if subject.artifact.format == "onnx"), here[0])

@@ -113,7 +113,10 @@ LabelOpt = Annotated[
     str | None, typer.Option("--label", metavar="NAME", help="The array or column that holds the labels; y otherwise.")
 ]
 SeedOpt = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of everything random.")]
-DeviceOpt = Annotated[Literal["cpu", "gpu", "npu"], typer.Option("--device", help="The device that runs the artifact.")]
+DeviceOpt = Annotated[
+    Literal["cpu", "gpu", "npu", "all"],
+    typer.Option("--device", help="The device that runs the artifact; all: Core ML chooses."),
+]
 CustomOpsOpt = Annotated[
     list[str] | None,
     typer.Option(

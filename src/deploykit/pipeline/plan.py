@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from deploykit.pipeline.sections import EvaluateSection
+    from deploykit.target import Target
 
 DIGEST_JOB = "deploykit.data.digests:digest_job"
 STAGES = ("export", "simplify", "check", "quantize", "convert", "evaluate", "bench")
@@ -225,7 +226,7 @@ class _Planner:
         data, digest = self._data(self._parity_data(precision))
         options = {
             "to": name,
-            "options": dict(section.options),
+            "options": {**section.options, **self._files(target, section.options)},
             "profiles": [f"{tensor}={':'.join(shapes)}" for tensor, shapes in sorted(section.profiles.items())],
             "dims": self.dims,
             "samples": self.config.validation.samples,
@@ -243,7 +244,13 @@ class _Planner:
             subjects=(step.key if step else self.float_step,),
             references={"reference": "export"},
             options={**options, "data": data, "custom_ops": libraries},
-            identity={**options, "version": version, "data": digest, "custom_ops": digests},
+            identity={
+                **options,
+                "options": {**section.options, **self._contents(target, section.options)},
+                "version": version,
+                "data": digest,
+                "custom_ops": digests,
+            },
             distributions=(*_TOOLS["convert"], *target.distributions),
             output=file,
             publish=Path(name) / precision / file,
@@ -251,6 +258,16 @@ class _Planner:
             precision=precision,
             after=("check",),
         )
+
+    def _files(self, target: Target, options: Mapping[str, Any]) -> dict[str, str]:
+        """The target's options that name files, from any working folder."""
+        named = {name: options[name] for name in target.files if isinstance(options.get(name), str)}
+        return {name: str((self.folder / text).absolute()) for name, text in named.items()}
+
+    def _contents(self, target: Target, options: Mapping[str, Any]) -> dict[str, str]:
+        """The digests that stand for them; a missing file is refused by the step."""
+        found = {name: Path(file) for name, file in self._files(target, options).items()}
+        return {name: io.digest([file]) for name, file in found.items() if file.is_file()}
 
     def _parity_data(self, precision: str | None) -> str | None:
         """What artifacts are compared on: stated data, else labelled data, else what calibrated them (None: any).

@@ -183,6 +183,10 @@ def to_yaml(config: Config, path: Path, folder: Path) -> str:
         document["evaluate"]["metric"] = _moved(config.evaluate.metric, path, folder)
     if "custom_ops" in document:
         document["custom_ops"] = {name: _moved(file, path, folder) for name, file in document["custom_ops"].items()}
+    for name, section in document.get("targets", {}).items():
+        for option in parse_target(name)[0].files:
+            if isinstance((section or {}).get("options", {}).get(option), str):
+                section["options"][option] = _moved(section["options"][option], path, folder)
     for entry in document.get("quantize", []):
         if "calib" in entry:
             entry["calib"] = _moved(entry["calib"], path, folder)

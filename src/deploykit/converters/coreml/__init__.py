@@ -76,6 +76,7 @@ TARGET = Target(
     blocked=("torch", "transformers", "tensorflow", "sklearn", "xgboost"),
     runs_on="deploykit.converters.coreml:why_not_here",
     simulated=True,
+    renames=True,
     beside="deploykit.converters.coreml.device_check.job:check_job",
     files=("class_labels",),
     takes=("calib", "contract", "sizes"),

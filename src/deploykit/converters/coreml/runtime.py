@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.converters.coreml import why_not_here
 from deploykit.converters.coreml.door import Door, write_names
+from deploykit.errors import UnavailableError
 from deploykit.runtime import Runtime, RuntimeOptions
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SIMULATOR", "CoreMLRuntime", "SimulatedRuntime", "load", "write_names"]
 
+UNITS = {"cpu": "CPU_ONLY", "gpu": "CPU_AND_GPU", "npu": "CPU_AND_NE", "all": "ALL"}
 SIMULATOR = "deploykit's ML Program interpreter (Apple's documented semantics, not Apple's kernels)"
 
 
@@ -36,13 +38,24 @@ class CoreMLRuntime(_PackageRuntime):
     """A package loaded by `coremltools.models.MLModel`, which hands it to the system's Core ML."""
 
     def __init__(self, path: Path, options: RuntimeOptions) -> None:
-        """Compiles and loads. device cpu keeps it off GPU and Neural Engine, which compute in fp16."""
+        """Compiles and loads. device cpu keeps it off GPU and Neural Engine, all lets Core ML choose.
+
+        Raises UnavailableError (DK502) for a stateful package, InvalidFileError (DK528).
+        """
         import coremltools as ct
 
         from deploykit.converters.coreml.inspect import open_package
 
-        units = {"cpu": "CPU_ONLY", "gpu": "CPU_AND_GPU", "npu": "CPU_AND_NE"}[options.device]
+        units = UNITS[options.device]
         opened = open_package(path)
+        if len(opened.spec.description.state):
+            raise UnavailableError(
+                f"{path.name} keeps a state between calls, which is not compared",
+                code="DK502",
+                file=path,
+                target="coreml",
+                hint="make the state an input and an output of the model",
+            )
         super().__init__(opened)
         self.engine = f"Core ML through coremltools {ct.__version__} ({units})"
         self._model: Any = ct.models.MLModel(str(path), compute_units=ct.ComputeUnit[units])
