@@ -11,7 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from deploykit.serving import protocol
-from deploykit.serving.protocol import HEAD_BYTES, Connection
+from deploykit.serving.protocol import HEAD_BYTES, WHOLE, Connection
 
 
 class Transport(asyncio.Transport):
@@ -20,10 +20,12 @@ class Transport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.sent = b""
+        self.writes = 0
         self.closed = False
 
     def write(self, data: bytes) -> None:  # type: ignore[override]
         self.sent += data
+        self.writes += 1
 
     def close(self) -> None:
         self.closed = True
@@ -44,11 +46,11 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"hi"})
 
 
-def talk(*chunks: bytes, seconds: float = 0.0) -> Transport:
+def talk(*chunks: bytes, seconds: float = 0.0, app: Any = hello) -> Transport:
     """What a client gets that sends these chunks and then waits."""
 
     async def main() -> Transport:
-        config = uvicorn.Config(hello, lifespan="off", ws="none", log_config=None)
+        config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None)
         connection = Connection(config, ServerState(), {})
         transport = Transport()
         connection.connection_made(transport)
@@ -63,6 +65,11 @@ def talk(*chunks: bytes, seconds: float = 0.0) -> Transport:
         return transport
 
     return asyncio.run(main())
+
+
+async def whole(scope: Any, receive: Any, send: Any) -> None:
+    closing = [(b"connection", b"close")] if scope["path"] == "/close" else []
+    await scope[WHOLE](200, [(b"x-one", b"1"), *closing], b"hi")
 
 
 def refused(transport: Transport) -> tuple[int, str]:
@@ -122,3 +129,31 @@ def test_a_client_that_says_nothing_is_left():
 def test_a_connection_between_two_requests_may_rest():
     made = talk(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", seconds=0.2)
     assert not made.closed
+
+
+def test_a_whole_response_is_one_write_and_the_connection_stays():
+    made = talk(*[b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"] * 2, app=whole)
+    assert made.writes == 2
+    one = made.sent[: len(made.sent) // 2].decode()
+    assert one.startswith("HTTP/1.1 200 OK\r\n")
+    assert one.endswith("x-one: 1\r\ncontent-length: 2\r\n\r\nhi")
+    assert not made.closed
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /close HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"GET / HTTP/1.0\r\nHost: x\r\n\r\n",
+    ],
+)
+def test_a_whole_response_closes_when_either_side_says_so(request_):
+    made = talk(request_, app=whole)
+    assert made.sent.lower().count(b"connection: close") == 1
+    assert made.closed
+
+
+def test_pipelined_requests_are_answered_in_order():
+    made = talk(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 3, app=whole)
+    assert made.sent.count(b"HTTP/1.1 200 OK") == 3

@@ -64,11 +64,12 @@ def check_shape(shape: Sequence[int], spec: TensorSpec) -> None:
     """Raises UnfitInputError when rank or a fixed dimension differs; a symbol takes any size."""
     if spec.shape is None:
         return
-    fits = len(shape) == len(spec.shape) and all(
-        isinstance(wanted, str) or given == wanted for given, wanted in zip(shape, spec.shape, strict=True)
-    )
-    if fits:
-        return
+    if len(shape) == len(spec.shape):
+        for given, wanted in zip(shape, spec.shape, strict=True):
+            if given != wanted and not isinstance(wanted, str):
+                break
+        else:
+            return
     hint = ""
     if tuple(shape) == tuple(spec.shape[len(spec.shape) - len(shape) :]) and len(shape) < len(spec.shape):
         hint = f"add {len(spec.shape) - len(shape)} leading dimension(s) of 1"

@@ -32,11 +32,17 @@ DATATYPES: dict[str, str] = {
 DTYPES: dict[str, str] = {datatype: dtype for dtype, datatype in DATATYPES.items()}
 _FLOATS = {"FP16", "FP32", "FP64", "BF16"}
 _LENGTH = struct.Struct("<I")
+# By dtype: numpy makes a dtype's name anew each time that it is asked for.
+_KNOWN: dict[Any, str] = {}
 
 
 def datatype_of(array: Array) -> str:
     """The protocol's name for an array's dtype; objects and numpy strings are BYTES."""
-    return "BYTES" if array.dtype.kind in "OUS" else DATATYPES[array.dtype.name]
+    known = _KNOWN.get(array.dtype)
+    if known is None:
+        known = "BYTES" if array.dtype.kind in "OUS" else DATATYPES[array.dtype.name]
+        _KNOWN[array.dtype] = known
+    return known
 
 
 def element_count(shape: Sequence[int]) -> int:
@@ -153,7 +159,7 @@ def _flat(data: Any, shape: Sequence[int], where: str) -> list[Any]:
         if len(shape) == 0:
             return [data]
         raise UnreadableRequestError(f"{where}: data is {_kind(data)}, and a list is needed")
-    if not any(isinstance(item, list) for item in data):
+    if list not in set(map(type, data)):
         if len(data) != element_count(shape):
             raise UnreadableRequestError(
                 f"{where}: data has {len(data)} elements, and shape {list(shape)} takes {element_count(shape)}"
@@ -170,7 +176,7 @@ def _flat(data: Any, shape: Sequence[int], where: str) -> list[Any]:
                 f"{where}: data has {given} elements along axis {axis}, and shape {list(shape)} says {size}"
             )
         level = list(itertools.chain.from_iterable(level))
-    if any(isinstance(item, list) for item in level):
+    if list in set(map(type, level)):
         raise UnreadableRequestError(f"{where}: data is nested deeper than shape {list(shape)}")
     return level
 

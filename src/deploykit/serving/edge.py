@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import logging
 import time
 import uuid
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.serving.inference import json_answer, send_answer
 from deploykit.serving.logs import LOGGER
+from deploykit.serving.protocol import WHOLE
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 # Asked for every few seconds by machines: not worth a line each.
 _QUIET = {"health", "metrics"}
 _ID_LENGTH = 128
+# A request's id is this process's own and a number: unique as a random one, and far cheaper.
+_PROCESS = uuid.uuid4().hex[:16]
+_NUMBERS = itertools.count(1)
 _STOPPED = json_answer({"error": "the server was stopped before the answer was ready", "code": "DK715"}, 503)
 
 
@@ -71,7 +76,12 @@ class Edge:
         self._metrics.in_flight.inc()
         try:
             if self._inference.serves(scope["path"]):
-                await send_answer(await self._inference.answer(scope, receive, exchange), receive, sending)
+                answer = await self._inference.answer(scope, receive, exchange)
+                if WHOLE in scope and not answer.lingering:
+                    exchange.status = answer.status
+                    await scope[WHOLE](answer.status, [*answer.headers, *self._headers(exchange)], answer.body)
+                else:
+                    await send_answer(answer, receive, sending)
             else:
                 await self._app(scope, receive, sending)
         except asyncio.CancelledError:  # the server stops and has waited long enough
@@ -120,7 +130,7 @@ def _request_id(scope: Scope) -> str:
             text = str(value, "latin-1")
             if text.isascii() and text.isprintable():
                 return text
-    return uuid.uuid4().hex
+    return f"{_PROCESS}-{next(_NUMBERS)}"
 
 
 def _fields(scope: Scope, exchange: Exchange, status: int, seconds: float) -> dict[str, Any]:

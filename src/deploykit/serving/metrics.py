@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -10,6 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 if TYPE_CHECKING:
     from deploykit.serving.dataplane import DataPlane, InferResult
 
+MetricT = TypeVar("MetricT", Counter, Histogram)
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -25,6 +26,7 @@ class Metrics:
         """plane: whose models are asked for readiness and queue length when the page is read."""
         self._plane = plane
         self._registry = registry = CollectorRegistry()
+        self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
         self._requests = Counter(
             "deploykit_requests", "Requests answered.", ["model", "endpoint", "code"], registry=registry
         )
@@ -60,9 +62,9 @@ class Metrics:
 
     def answered(self, model: str, endpoint: str, code: int, seconds: float) -> None:
         """Counts an answer; model is "" when the request named none that exists."""
-        self._requests.labels(model, endpoint, str(code)).inc()
+        self._child(self._requests, model, endpoint, str(code)).inc()
         if endpoint in ("infer", "predict"):
-            self._seconds.labels(model).observe(seconds)
+            self._child(self._seconds, model).observe(seconds)
 
     def refused(self, reason: str) -> None:
         """Counts a refusal or failure by its DKnnn code."""
@@ -71,12 +73,20 @@ class Metrics:
     def computed(self, result: InferResult, non_finite: int) -> None:
         """Records where an inference spent its time; non_finite: outputs with nulls in them."""
         name = result.model.name
-        self._queue.labels(name).observe(result.queue_seconds)
-        self._compute.labels(name).observe(result.compute_seconds)
+        self._child(self._queue, name).observe(result.queue_seconds)
+        self._child(self._compute, name).observe(result.compute_seconds)
         if result.first:
-            self._rows.labels(name).observe(result.batch_rows)
+            self._child(self._rows, name).observe(result.batch_rows)
         if non_finite:
             self._non_finite.labels(name).inc(non_finite)
+
+    def _child(self, metric: MetricT, *labels: str) -> MetricT:
+        """`metric.labels(...)`, which takes longer to find than to count."""
+        key = (metric, labels)
+        found = self._children.get(key)
+        if found is None:
+            found = self._children[key] = metric.labels(*labels)
+        return found
 
     def page(self) -> bytes:
         """The metrics in Prometheus' text format."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterable
+
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 # Of request line and headers, in bytes, and of the time that they may take, in seconds.
 HEAD_BYTES = 64 << 10
@@ -15,6 +18,44 @@ HEAD_SECONDS = 20.0
 _CLOSING = (
     b'HTTP/1.1 %s\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n{"error": "%s"}'
 )
+
+
+# Where a request's scope has what writes its response at once.
+WHOLE = "deploykit.whole"
+
+
+class Whole:
+    """Writes a response that is complete: head and body in one call of the system, where ASGI makes two."""
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        """cycle: uvicorn's, of the request."""
+        self._cycle = cycle
+
+    async def __call__(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """Names and values are ours and are not checked; content-length is added. Nothing for a client that left."""
+        cycle = self._cycle
+        if cycle.flow.write_paused and not cycle.disconnected:
+            await cycle.flow.drain()
+        if cycle.disconnected:
+            return
+        parts, closing = [STATUS_LINE[status]], False
+        for name, value in (*cycle.default_headers, *headers):
+            parts += (name, b": ", value, b"\r\n")
+            if name == b"connection" and value == b"close":
+                cycle.keep_alive, closing = False, True
+        if not cycle.keep_alive and not closing:
+            parts.append(b"connection: close\r\n")
+        parts.append(b"content-length: %d\r\n\r\n" % len(body))
+        parts.append(body)
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        cycle.transport.write(b"".join(parts))
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
 
 
 class Connection(HttpToolsProtocol):
@@ -57,6 +98,8 @@ class Connection(HttpToolsProtocol):
         self._head_arrived()
         self._in_head = False
         super().on_headers_complete()
+        scope: dict[str, Any] = self.cycle.scope  # type: ignore[assignment]
+        scope[WHOLE] = Whole(self.cycle)
 
     def on_message_complete(self) -> None:
         """What comes next is the head of another request."""

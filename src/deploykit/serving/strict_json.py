@@ -12,7 +12,19 @@ from deploykit.serving.errors import UnreadableRequestError
 
 # The deepest document of the protocol is a tensor's nested list; no engine here takes so many dimensions.
 MAX_DEPTH = 128
+_SMALL = 1 << 16
 _STRINGS_AND_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise UnreadableRequestError(
+        f"the body is not JSON: {word} is no JSON number", hint="send NaN and infinities as binary data"
+    )
+
+
+# Made once: `json.loads` and `json.dumps` with options make new ones for each call.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)
 
 
 def parse(raw: bytes | bytearray | memoryview) -> Any:
@@ -23,7 +35,8 @@ def parse(raw: bytes | bytearray | memoryview) -> Any:
     if _nested_too_deep(raw):
         raise UnreadableRequestError(f"the body is not usable JSON: it is nested too deep, beyond {MAX_DEPTH} levels")
     try:
-        return json.loads(bytes(raw).decode("utf-8-sig"), parse_constant=_refuse_constant)
+        text = str(raw, "utf-8").removeprefix("\ufeff")
+        return _DECODER.decode(text)
     except UnicodeDecodeError as problem:
         raise UnreadableRequestError(f"the body is not UTF-8 JSON: byte {problem.start} is wrong") from problem
     except json.JSONDecodeError as problem:
@@ -36,6 +49,8 @@ def parse(raw: bytes | bytearray | memoryview) -> Any:
 
 def _nested_too_deep(raw: bytes | bytearray | memoryview) -> bool:
     """Whether brackets open more than MAX_DEPTH levels; the cheap looks come first."""
+    if len(raw) <= _SMALL and (short := bytes(raw)).count(b"[") + short.count(b"{") <= MAX_DEPTH:
+        return False
     text = np.frombuffer(raw, np.uint8)
     opening = (text == ord("[")) | (text == ord("{"))
     if np.count_nonzero(opening) <= MAX_DEPTH:
@@ -52,15 +67,9 @@ def _nested_too_deep(raw: bytes | bytearray | memoryview) -> bool:
     return False
 
 
-def _refuse_constant(word: str) -> NoReturn:
-    raise UnreadableRequestError(
-        f"the body is not JSON: {word} is no JSON number", hint="send NaN and infinities as binary data"
-    )
-
-
 def dump(value: Any) -> bytes:
     """The value as compact UTF-8 JSON; a float that JSON cannot hold is a ValueError."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+    return _ENCODER.encode(value).encode("utf-8", "replace")
 
 
 def text_of(value: Any, what: str) -> str:
