@@ -249,7 +249,7 @@ def test_operators_by_their_function_bodies(agrees):
 
 
 def test_an_operator_inside_a_body_is_named_when_it_is_refused(build, save):
-    model = text("float[2,3,5,7] x, int64[3] s", "float[2,3,5,7] y", "", "y = CenterCropPad (x, s)")
+    model = text("int64[2,3,5,7] x, int64[3] s", "int64[2,3,5,7] y", "", "y = CenterCropPad (x, s)")
     result, _ = build(save(model.replace("int64[3] s", "int64[4] s")))
     (finding,) = [f for f in result["findings"] if f["severity"] == "error"]
     assert finding["op"] == "CenterCropPad"

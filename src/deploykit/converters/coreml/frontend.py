@@ -152,8 +152,10 @@ def _types(node: Node) -> Verdict:
 
 def _is_option(node: Node, value: Any) -> bool:
     """An empty constant behind the first input may say that an option is not used: no axes, no scales, no shape."""
-    if not (node.op.startswith("Reduce") or node.op in ("Resize", "Upsample", "Reshape", "Expand")):
+    if not (node.op.startswith("Reduce") or node.op in ("Resize", "Upsample", "Reshape", "Expand", "ConstantOfShape")):
         return False
+    if node.op == "ConstantOfShape":  # an empty shape is that of a scalar
+        return value is node.raw.inputs[0]
     return value is not node.raw.inputs[0] and value in node.raw.inputs and constant_of(value) is not None
 
 

@@ -41,7 +41,6 @@ def _ranked(node: Node) -> Verdict:
 @lowers("RotaryEmbedding", since=23, when=_ranked)
 @lowers("LinearAttention", "CausalConvWithState", since=27, when=_ranked)
 @lowers("CenterCropPad", since=18, when=_ranked)
-@lowers("AffineGrid", since=20, when=_ranked)
 @lowers("MeanVarianceNormalization", since=(9, 13), when=_ranked)
 @lowers("SwiGLU", since=28, when=_ranked)
 def by_body(op: OpContext) -> tuple[Var | None, ...]:

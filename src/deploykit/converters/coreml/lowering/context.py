@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from coremltools.converters.mil.mil import Builder as mb
-from coremltools.converters.mil.mil import Var
+from coremltools.converters.mil.mil import Var, types
 
 from deploykit.converters.coreml.lowering.node import Node, Size
 from deploykit.converters.coreml.ranks import MOST, Wide
@@ -49,6 +49,22 @@ class OpContext(Node):
             return known
         sizes = self.input(position).shape
         return tuple(int(size) if isinstance(size, (int, np.integer)) else str(size) for size in sizes)
+
+    def dtype(self, position: int = 0) -> str | None:
+        """Numpy dtype name of an input: the graph's, or that of the MIL variable (int64 is int32 there)."""
+        known = super().dtype(position)
+        if known is not None:
+            return known
+        return str(np.dtype(types.nptype_from_builtin(self.input(position).dtype)))
+
+    def partial(self, position: int) -> list[int | None] | None:
+        """A vector of sizes as far as it is known: None for an element that varies; None where nothing is known."""
+        known = self.constant(position)
+        found = known if known is not None else self.input(position).sym_val
+        if found is None:
+            return None
+        items = np.asarray(found).reshape(-1)
+        return [int(item) if isinstance(item, (int, np.integer)) else None for item in items]
 
     def constant(self, position: int) -> np.ndarray[Any, Any] | None:
         """The array of an input that the graph fixes, or that MIL has folded from what it fixes."""
@@ -146,8 +162,6 @@ def narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def like(variable: Var, value: float) -> np.generic:
     """A scalar of a variable's own type, so that MIL does not mix precisions."""
-    from coremltools.converters.mil.mil import types
-
     made: np.generic = types.nptype_from_builtin(variable.dtype)(value)
     return made
 

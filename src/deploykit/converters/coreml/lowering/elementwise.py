@@ -9,7 +9,7 @@ import numpy as np
 from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var, types
 
-from deploykit.converters.coreml.lowering.context import OpContext, like, lowers, narrowed
+from deploykit.converters.coreml.lowering.context import OpContext, constant, like, lowers, narrowed
 from deploykit.opsupport.verdict import Verdict, conditional, supported, unsupported
 
 if TYPE_CHECKING:
@@ -104,8 +104,15 @@ def div(op: OpContext) -> Var:
 
 
 def _is_size(variable: Var) -> bool:
-    """Whether a value is made of the sizes of tensors, which are never negative."""
-    return variable.op is not None and variable.op.op_type in {"shape", "gather", "slice_by_index"}
+    """Whether a value is made of the sizes of tensors, which are never negative, nor 0 in Core ML."""
+    while variable.op is not None:
+        kind = variable.op.op_type
+        if kind == "shape":
+            return True
+        if kind not in {"gather", "slice_by_index", "squeeze", "expand_dims", "reduce_prod", "identity"}:
+            return False
+        variable = variable.op.x
+    return False
 
 
 def _mod_kind(node: Node) -> Verdict:
@@ -173,6 +180,9 @@ def equal(op: OpContext) -> Var:
     x, y = operands(op)
     if op.dtype(0) == "bool":
         return mb.logical_not(x=mb.logical_xor(x=x, y=y))
+    for size, other in ((op.input(0), op.constant(1)), (op.input(1), op.constant(0))):
+        if other is not None and not other.ndim and not size.rank and other <= 0 and _is_size(size):
+            return constant(np.array(False))  # Core ML has no empty tensors: whether one is, needs no question
     return mb.equal(x=x, y=y)
 
 
@@ -274,8 +284,8 @@ def _numpy(variable: Var) -> Any:
 
 
 def _where_shapes(node: Node) -> Verdict:
-    if node.dtype(1) == "bool":
-        return unsupported("Core ML selects between numbers only", remedy="write it with And, Or and Not")
+    if node.dtype(1) == "string":
+        return unsupported("Core ML has no strings", remedy="keep strings out of the model")
     return supported()
 
 
@@ -283,6 +293,8 @@ def _where_shapes(node: Node) -> Verdict:
 def where(op: OpContext) -> Var:
     """Condition ? x : y, all three broadcast; MIL's type inference forgets the condition's shape, so x is widened."""
     condition, x, y = op.input(0), op.input(1), op.input(2)
+    if x.dtype == types.bool:  # Core ML selects between numbers only
+        return mb.logical_or(x=mb.logical_and(x=condition, y=x), y=mb.logical_and(x=mb.logical_not(x=condition), y=y))
     zeros = mb.mul(x=mb.cast(x=condition, dtype=types.builtin_to_string(x.dtype)), y=like(x, 0))
     if condition.rank and tuple(condition.shape) != tuple(x.shape):
         x = mb.add(x=x, y=zeros)

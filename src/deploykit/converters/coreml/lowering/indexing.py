@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from coremltools.converters.mil.mil import Builder as mb
-from coremltools.converters.mil.mil import Var
+from coremltools.converters.mil.mil import Var, types
 
 from deploykit.converters.coreml.lowering.context import (
     OpContext,
@@ -20,6 +20,8 @@ from deploykit.converters.coreml.lowering.context import (
 from deploykit.opsupport.verdict import Verdict, conditional, supported, unknown, unsupported
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from deploykit.converters.coreml.lowering.node import Node
 
 
@@ -40,7 +42,10 @@ def slice_(op: OpContext) -> Var:
     if op.opset < 10:
         starts, ends = np.array(op.ints("starts")), np.array(op.ints("ends"))
     else:
-        starts, ends = op.required_array(1, "start"), op.required_array(2, "end")
+        known_starts, known_ends = op.constant(1), op.constant(2)
+        if known_starts is None or known_ends is None:
+            return _running_slice(op, x)
+        starts, ends = known_starts, known_ends
     given_axes = op.integers("axes", 3)
     axes = [positive_axis(a, x.rank) for a in (given_axes if given_axes is not None else range(len(starts)))]
     steps = op.integers("steps", 4) if op.has(4) else [1] * len(axes)
@@ -60,6 +65,59 @@ def slice_(op: OpContext) -> Var:
     if backwards:
         x = mb.reverse(x=x, axes=backwards)
     return mb.slice_by_index(x=x, begin=begin, end=end, stride=stride, begin_mask=open_begin, end_mask=open_end)
+
+
+def _running_slice(op: OpContext, x: Var) -> Var:
+    """A slice whose bounds are computed while the model runs: negative ones count from the end, all are cut off."""
+    count = int(op.input(1).shape[0])
+    axes = [positive_axis(axis, x.rank) for axis in op.integers("axes", 3) or range(count)]
+    steps = op.integers("steps", 4) if op.has(4) else [1] * count
+    if any(step < 0 for step in steps or []):
+        raise Refused("it walks backwards from a place that is computed while the model runs", "slice forwards")
+    bounds = [[0] * x.rank, [0] * x.rank]
+    opens = [[True] * x.rank, [True] * x.rank]
+    stride = [1] * x.rank
+    for place, (axis, step) in enumerate(zip(axes, steps or [], strict=True)):
+        stride[axis] = step
+        size = x.shape[axis]
+        for side, (bound, open_) in enumerate(zip(bounds, opens, strict=True)):
+            known = op.constant(1 + side)
+            if known is not None:
+                rule = _end if side else _begin
+                fixed = int(size) if isinstance(size, (int, np.integer)) else None
+                bound[axis], open_[axis] = rule(int(known.reshape(-1)[place]), fixed)
+                continue
+            folded = op.input(1 + side).sym_val
+            if side and folded is not None and np.asarray(folded).reshape(-1)[place] == size:
+                continue  # to the end of the axis, as the sizes themselves say
+            open_[axis] = False
+            bound[axis] = _bound(element_of(op.input(1 + side), place), size_of(x, axis))
+    return mb.slice_by_index(
+        x=x, begin=as_vector(bounds[0]), end=as_vector(bounds[1]), stride=stride, begin_mask=opens[0], end_mask=opens[1]
+    )
+
+
+def _bound(place: Var, size: Any) -> Var:
+    """A place on an axis, from its end where it is negative, within the axis."""
+    wrapped = mb.select(cond=mb.less(x=place, y=np.int32(0)), a=mb.add(x=place, y=_int(size)), b=place)
+    return mb.maximum(x=mb.minimum(x=wrapped, y=_int(size)), y=np.int32(0))
+
+
+def _int(size: Any) -> Any:
+    return size if isinstance(size, Var) else np.int32(size)
+
+
+def element_of(vector: Var, place: int) -> Var:
+    """One element as a scalar."""
+    return mb.gather(x=vector, indices=np.int32(place), axis=0)
+
+
+def as_vector(items: list[Any]) -> Any:
+    """Numbers and scalar variables as MIL takes a vector: a list when all are numbers."""
+    if not any(isinstance(item, Var) for item in items):
+        return items
+    parts = [item if isinstance(item, Var) else constant(np.array(int(item), np.int32)) for item in items]
+    return mb.concat(values=[mb.expand_dims(x=part, axes=[0]) for part in parts], axis=0)
 
 
 def _mirrored(first: int, last: int, size: int) -> tuple[int, int]:
@@ -88,8 +146,8 @@ def _end(last: int, size: int | None) -> tuple[int, bool]:
 
 
 def _number_data(node: Node) -> Verdict:
-    if node.dtype(0) in ("bool", "string"):
-        return unsupported(f"Core ML gathers numbers only, these are {node.dtype(0)}", remedy="cast to int32 before it")
+    if node.dtype(0) == "string":
+        return unsupported("Core ML has no strings", remedy="keep strings out of the model")
     if node.rank(0) is None:
         return unknown("the rank of its input is unknown", remedy="export with a known rank")
     return supported()
@@ -116,7 +174,8 @@ def gather(op: OpContext) -> Var:
     """Numpy's take along an axis."""
     x = op.input(0)
     axis = positive_axis(op.integer("axis", 0), x.rank)
-    return mb.gather(x=x, indices=indices_of(op, 1, x, axis), axis=axis)
+    indices = indices_of(op, 1, x, axis)
+    return as_numbers(x, lambda numbers: mb.gather(x=numbers, indices=indices, axis=axis))
 
 
 @lowers("GatherElements", since=(11, 13), when=_number_data)
@@ -124,9 +183,38 @@ def gather_elements(op: OpContext) -> Var:
     """Numpy's take_along_axis."""
     x = op.input(0)
     axis = positive_axis(op.integer("axis", 0), x.rank)
-    if not is_fixed(x):
-        raise Refused("sizes of its data vary, and Core ML wants those of data and indices equal", "fix the sizes")
-    return mb.gather_along_axis(x=x, indices=indices_of(op, 1, x, axis), axis=axis)
+    indices = indices_of(op, 1, x, axis)
+    others = [place for place in range(x.rank) if place != axis and x.shape[place] != indices.shape[place]]
+    if others:  # Core ML wants sizes that are equal but on the axis; ONNX reads a block as large as the indices
+        if not (is_fixed(x) and is_fixed(indices)):
+            places = _places_along(indices, axis)
+            return as_numbers(x, lambda numbers: mb.gather_nd(x=numbers, indices=places))
+        ends = [int((indices if place in others else x).shape[place]) for place in range(x.rank)]
+        x = mb.slice_by_index(x=x, begin=[0] * x.rank, end=ends)
+    return as_numbers(x, lambda numbers: mb.gather_along_axis(x=numbers, indices=indices, axis=axis))
+
+
+def _places_along(indices: Var, axis: int) -> Var:
+    """Of every element of the indices its whole place in the data, whatever the sizes."""
+    if indices.rank > 4:
+        raise Refused("its indices would have rank 6, and a size varies", "fix the sizes")
+    none = mb.mul(x=indices, y=np.int32(0))
+    parts = []
+    for place in range(indices.rank):
+        if place == axis:
+            parts.append(indices)
+            continue
+        numbers = mb.range_1d(start=np.int32(0), end=_int(size_of(indices, place)), step=np.int32(1))
+        lying = [other for other in range(indices.rank) if other != place]
+        parts.append(mb.add(x=mb.expand_dims(x=numbers, axes=lying) if lying else numbers, y=none))
+    return mb.stack(values=parts, axis=indices.rank)
+
+
+def as_numbers(x: Var, build: Callable[[Var], Var]) -> Var:
+    """What is built of x; of booleans, which Core ML neither gathers nor scatters, by way of 0 and 1."""
+    if x.dtype != types.bool:
+        return build(x)
+    return mb.not_equal(x=build(mb.cast(x=x, dtype="int32")), y=np.int32(0))
 
 
 def _top_form(node: Node) -> Verdict:

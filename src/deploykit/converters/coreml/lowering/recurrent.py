@@ -16,7 +16,7 @@ from coremltools.converters.mil.mil import Var
 from deploykit.converters.coreml.lowering.context import OpContext, like, lowers, size_of
 from deploykit.converters.coreml.lowering.control import element
 from deploykit.converters.coreml.lowering.shape import as_shape
-from deploykit.opsupport.verdict import Verdict, supported, unsupported
+from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,10 +46,13 @@ def _form(node: Node) -> Verdict:
         return unsupported("it has peepholes, whose formulas Core ML does not document", remedy="train without them")
     if "clip" in node.raw.attributes or node.flag("input_forget"):
         return unsupported("it clips, or couples its gates", remedy="export without clip and input_forget")
-    if node.rank(0) not in (3, None) or node.dtype(0) not in ("float32", "float16"):
-        return unsupported("its input is not [steps, batch, features] of floats", remedy="cast to float32")
+    if node.rank(0) not in (3, None) or node.dtype(0) not in ("float32", "float16", None):
+        return unsupported(
+            f"its input is {node.dtype(0)} of rank {node.rank(0)}, not floats [steps, batch, features]",
+            remedy="fix the sizes that decide on it, or cast to float32",
+        )
     if node.constant(1) is None or node.constant(2) is None or (node.has(3) and node.constant(3) is None):
-        return unsupported("its weights are computed while the model runs", remedy="deploykit simplify MODEL")
+        return unknown("its weights are computed while the model runs", remedy="deploykit simplify MODEL")
     return supported()
 
 

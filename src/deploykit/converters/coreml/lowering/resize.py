@@ -160,7 +160,7 @@ def _by_core_ml(x: Var, how: Sampling, scales: list[float], sizes: list[int | No
 def _asked(op: OpContext, x: Var) -> tuple[list[float], list[int | None]]:
     """Scale and resulting size of every axis; no size where it varies."""
     place = 1 if op.op == "Upsample" or op.opset < 11 else 2
-    scales, sizes = op.constant(place), op.constant(3) if place == 2 else None
+    scales, sizes = op.constant(place), op.partial(3) if place == 2 and op.has(3) else None
     axes = [positive_axis(axis, x.rank) for axis in op.ints("axes", range(x.rank))]
     have = [int(size) if isinstance(size, (int, np.integer)) else None for size in x.shape]
     factors, counts = [1.0] * x.rank, list(have)
@@ -170,7 +170,10 @@ def _asked(op: OpContext, x: Var) -> tuple[list[float], list[int | None]]:
             # The spec takes the floor of the product; in the scales' own precision, as engines do.
             counts[axis] = None if size is None else int(np.floor(np.float32(size) * np.float32(factor)))
     elif sizes is not None:
-        wanted = dict(zip(axes, (int(size) for size in sizes.reshape(-1)), strict=True))
+        asked = dict(zip(axes, sizes, strict=True))
+        for axis in [axis for axis, count in asked.items() if count is None]:
+            _refuse_other_size(op, x, axes.index(axis), axis)
+        wanted = {axis: count for axis, count in asked.items() if count is not None}
         for axis, count in wanted.items():
             size = have[axis]
             if size is None:
@@ -182,6 +185,13 @@ def _asked(op: OpContext, x: Var) -> tuple[list[float], list[int | None]]:
     else:
         raise Refused("its factors are computed while the model runs", "make the factors constant")
     return factors, counts
+
+
+def _refuse_other_size(op: OpContext, x: Var, place: int, axis: int) -> None:
+    """A size that varies may be asked for on an axis that has that very size: it is not resized."""
+    folded = op.input(3).sym_val
+    if folded is None or np.asarray(folded).reshape(-1)[place] != x.shape[axis]:
+        raise Refused("its sizes are computed while the model runs", _REMEDY)
 
 
 def _keep_aspect(

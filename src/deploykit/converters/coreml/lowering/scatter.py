@@ -18,7 +18,7 @@ from deploykit.converters.coreml.lowering.context import (
     lowers,
     positive_axis,
 )
-from deploykit.converters.coreml.lowering.indexing import indices_of
+from deploykit.converters.coreml.lowering.indexing import as_numbers, indices_of
 from deploykit.opsupport.verdict import Verdict, conditional, supported, unknown, unsupported
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ def _places(op: OpContext, position: int, x: Var, batch: int) -> Any:
 
 
 def _gathers(node: Node) -> Verdict:
-    if node.dtype(0) in ("bool", "string"):
-        return unsupported(f"Core ML gathers numbers only, these are {node.dtype(0)}", remedy="cast to int32 before it")
+    if node.dtype(0) == "string":
+        return unsupported("Core ML has no strings", remedy="keep strings out of the model")
     if node.rank(0) is None or node.rank(1) is None:
         return unknown("the rank of an input is unknown", remedy="export with a known rank")
     return supported()
@@ -137,7 +137,8 @@ def _gathers(node: Node) -> Verdict:
 def gather_nd(op: OpContext) -> Var:
     """Slices at the positions that the last axis of the indices holds; leading axes may be shared."""
     x, batch = op.input(0), op.integer("batch_dims", 0)
-    return mb.gather_nd(x=x, indices=_places(op, 1, x, batch), batch_dims=batch)
+    places = _places(op, 1, x, batch)
+    return as_numbers(x, lambda numbers: mb.gather_nd(x=numbers, indices=places, batch_dims=batch))
 
 
 def _condition_known(node: Node) -> Verdict:
@@ -156,9 +157,9 @@ def compress(op: OpContext) -> Var:
     if not picks.size:
         raise Refused("it keeps nothing, and Core ML has no empty tensors", "remove what uses it")
     if "axis" not in op.raw.attributes:
-        return mb.gather(x=mb.reshape(x=x, shape=[-1]), indices=picks, axis=0)
+        return as_numbers(mb.reshape(x=x, shape=[-1]), lambda row: mb.gather(x=row, indices=picks, axis=0))
     axis = positive_axis(op.integer("axis"), x.rank)
-    return mb.gather(x=x, indices=picks, axis=axis)
+    return as_numbers(x, lambda numbers: mb.gather(x=numbers, indices=picks, axis=axis))
 
 
 def _image_known(node: Node) -> Verdict:

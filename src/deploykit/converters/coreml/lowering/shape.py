@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _SINCE_TYPES = (13, 14, 16, 19, 21, 23, 24, 25)
 
 
-def _known_rank(node: Node) -> Verdict:
+def known_rank(node: Node) -> Verdict:
+    """The predicate of whatever needs the rank of its first input."""
     if node.rank(0) is None:
         return unknown("the rank of its input is unknown", remedy="export with a known rank")
     return supported()
@@ -72,7 +73,7 @@ def reshape(op: OpContext) -> Var:
     return mb.reshape(x=x, shape=as_shape(sizes))
 
 
-@lowers("Flatten", since=(1, 9, 11, 13, 21, 23, 24, 25), when=_known_rank)
+@lowers("Flatten", since=(1, 9, 11, 13, 21, 23, 24, 25), when=known_rank)
 def flatten(op: OpContext) -> Var:
     """2-D: the sizes before the axis multiplied, and the rest."""
     x = op.input()
@@ -85,7 +86,7 @@ def flatten(op: OpContext) -> Var:
     raise Refused("sizes on both sides of its axis vary", "fix one side, or give a Reshape with a known size")
 
 
-@lowers("Transpose", since=(1, 13, 21, 23, 24, 25), when=_known_rank)
+@lowers("Transpose", since=(1, 13, 21, 23, 24, 25), when=known_rank)
 def transpose(op: OpContext) -> Var:
     """Permutes axes; reversed when no permutation is given."""
     x = op.input()
@@ -97,7 +98,7 @@ def transpose(op: OpContext) -> Var:
 def _axes_known(node: Node) -> Verdict:
     if node.has(1) and node.constant(1) is None:
         return unknown("its axes are computed while the model runs", remedy="deploykit simplify MODEL")
-    return _known_rank(node)
+    return known_rank(node)
 
 
 @lowers("Squeeze", since=(1, 11, 13, 21, 23, 24, 25), when=_axes_known)
@@ -129,7 +130,7 @@ def concat(op: OpContext) -> Var:
 def _parts_known(node: Node) -> Verdict:
     if node.has(1) and node.constant(1) is None:
         return unknown("its sizes are computed while the model runs", remedy="deploykit simplify MODEL")
-    return _known_rank(node)
+    return known_rank(node)
 
 
 @lowers("Split", since=(2, 11, 13, 18), when=_parts_known)
@@ -150,7 +151,7 @@ def split(op: OpContext) -> tuple[Var, ...]:
     return tuple(mb.split(x=x, split_sizes=sizes, axis=axis))
 
 
-@lowers("Shape", since=(1, 13, 15, 19, 21, 23, 24, 25), when=_known_rank)
+@lowers("Shape", since=(1, 13, 15, 19, 21, 23, 24, 25), when=known_rank)
 def shape(op: OpContext) -> Var:
     """The sizes as a vector, from `start` to `end`; known ones become constants."""
     x = op.input()
@@ -165,14 +166,15 @@ def shape(op: OpContext) -> Var:
     return sizes if (start, end) == (0, x.rank) else mb.slice_by_index(x=sizes, begin=[start], end=[end])
 
 
-@lowers("Expand", since=(8, 13), when=_known_rank)
+@lowers("Expand", since=(8, 13), when=known_rank)
 def expand(op: OpContext) -> Var:
     """Broadcasts x and the shape to each other; a size of 1 in the shape leaves x's size as it is."""
     x, wanted = op.input(0), op.constant(1)
     if wanted is None:
-        if op.dtype(0) == "bool":
-            raise Refused("its shape is computed while the model runs", "make the shape constant")
-        return mb.mul(x=x, y=mb.fill(shape=op.input(1), value=like(x, 1)))
+        if x.dtype != types.bool:
+            return mb.mul(x=x, y=mb.fill(shape=op.input(1), value=like(x, 1)))
+        number = mb.mul(x=mb.cast(x=x, dtype="int32"), y=mb.fill(shape=op.input(1), value=np.int32(1)))
+        return mb.not_equal(x=number, y=np.int32(0))
     sizes = [int(size) for size in wanted.reshape(-1)]
     rank = max(len(sizes), x.rank)
     sizes = [1] * (rank - len(sizes)) + sizes
@@ -187,8 +189,8 @@ def expand(op: OpContext) -> Var:
 
 
 def _fill_type(node: Node) -> Verdict:
-    if node.out_dtype() not in ("float32", "float16", "int64", "int32"):
-        return unsupported(f"Core ML fills with numbers only, these are {node.out_dtype()}", remedy="cast after it")
+    if node.out_dtype() not in ("float32", "float16", "int64", "int32", "bool", None):
+        return unsupported(f"Core ML does not fill with {node.out_dtype()}", remedy="cast after it")
     return supported()
 
 
@@ -199,16 +201,19 @@ def constant_of_shape(op: OpContext) -> Var:
     value = np.zeros(1, np.float32) if attribute is None else np.asarray(attribute.as_tensor().numpy())
     single = narrowed(value.reshape(-1)[:1]).reshape(())[()]
     sizes = op.constant(0)
-    if sizes is None:
-        return mb.fill(shape=op.input(0), value=single)
-    return mb.fill(shape=[int(size) for size in sizes.reshape(-1)], value=single)
+    if sizes is not None and not sizes.size:
+        return constant(np.asarray(single))
+    wanted = op.input(0) if sizes is None else [int(size) for size in sizes.reshape(-1)]
+    if single.dtype == np.bool_:  # Core ML fills with numbers only
+        return mb.not_equal(x=mb.fill(shape=wanted, value=np.int32(single)), y=np.int32(0))
+    return mb.fill(shape=wanted, value=single)
 
 
-@lowers("Tile", since=(6, 13), when=_known_rank)
+@lowers("Tile", since=(6, 13), when=known_rank)
 def tile(op: OpContext) -> Var:
     """Repeats along every axis."""
-    repeats = [int(size) for size in op.required_array(1, "list of repeats").reshape(-1)]
-    return mb.tile(x=op.input(), reps=repeats)
+    known = op.constant(1)
+    return mb.tile(x=op.input(), reps=op.input(1) if known is None else [int(size) for size in known.reshape(-1)])
 
 
 @lowers("Identity", since=(1, *_SINCE_TYPES))
@@ -257,83 +262,6 @@ def cast(op: OpContext) -> Var:
             return mb.identity(x=x)
         return mb.not_equal(x=x, y=like(x, 0))
     return mb.cast(x=x, dtype=to)
-
-
-def _pad_form(node: Node) -> Verdict:
-    mode = node.text("mode", "constant")
-    if mode not in ("constant", "reflect", "edge", "wrap"):
-        return unsupported(f"Core ML has no padding mode {mode!r}", remedy="use constant, reflect, edge or wrap")
-    if node.has(1) and node.constant(1) is None:
-        return unknown("its pads are computed while the model runs", remedy="deploykit simplify MODEL")
-    if node.has(3) and node.constant(3) is None:
-        return unknown("its axes are computed while the model runs", remedy="deploykit simplify MODEL")
-    if node.has(2) and node.constant(2) is None:
-        return unknown("its value is computed while the model runs", remedy="make the value a constant")
-    return _known_rank(node)
-
-
-@lowers("Pad", since=(2, 11, 13, 18, 19, 21, 23, 24, 25), when=_pad_form)
-def pad(op: OpContext) -> Var:
-    """Pads (negative ones cut) with a constant, by reflection, or with the edge; integers through float."""
-    x = op.input()
-    given = op.integers("pads", 1) or []
-    axes = op.integers("axes", 3) if op.has(3) else None
-    axes = [positive_axis(axis, x.rank) for axis in axes] if axes is not None else list(range(len(given) // 2))
-    begins, ends = [0] * x.rank, [0] * x.rank
-    for place, axis in enumerate(axes):
-        begins[axis], ends[axis] = given[place], given[place + len(axes)]
-    if any(size < 0 for size in (*begins, *ends)):
-        x = _cut(x, begins, ends)
-    pads = [max(size, 0) for pair in zip(begins, ends, strict=True) for size in pair]
-    mode = op.text("mode", "constant")
-    if not any(pads):
-        return mb.identity(x=x)
-    number = op.is_integer(0) or op.dtype(0) == "bool"
-    many = sum(1 for axis in range(x.rank) if pads[2 * axis] or pads[2 * axis + 1]) > 2
-    if mode == "wrap" or (mode != "constant" and (number or many)):
-        return _picked(x, pads, mode)
-    if number:
-        raise Refused("Core ML pads floats only", "cast to float32 before it")
-    value = 0.0
-    if op.opset < 11:
-        value = op.real("value", 0.0)
-    elif (stated := op.constant(2)) is not None:
-        value = float(stated.reshape(()))
-    first = next(axis for axis in range(x.rank) if pads[2 * axis] or pads[2 * axis + 1])
-    return mb.pad(
-        x=x,
-        pad=pads if mode == "constant" else pads[2 * first :],
-        mode={"constant": "constant", "reflect": "reflect", "edge": "replicate"}[mode],
-        constant_val=like(x, value),
-    )
-
-
-def _picked(x: Var, pads: list[int], mode: str) -> Var:
-    """Padding with elements of x as a gather along each axis: any type, any number of axes."""
-    if x.dtype == types.bool:
-        raise Refused("Core ML gathers numbers only", "cast to int32 before it")
-    for axis in range(x.rank):
-        before, after = pads[2 * axis], pads[2 * axis + 1]
-        if not before and not after:
-            continue
-        size = x.shape[axis]
-        if not isinstance(size, (int, np.integer)):
-            raise Refused(f"it pads an axis whose size varies in mode {mode!r}", "fix the size")
-        style: Any = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}[mode]
-        places = np.pad(np.arange(int(size), dtype=np.int32), (before, after), mode=style)
-        x = mb.gather(x=x, indices=places, axis=axis)
-    return x
-
-
-def _cut(x: Var, begins: list[int], ends: list[int]) -> Var:
-    """Takes away what negative pads say."""
-    return mb.slice_by_index(
-        x=x,
-        begin=[max(-size, 0) for size in begins],
-        end=[min(size, 0) for size in ends],
-        begin_mask=[size >= 0 for size in begins],
-        end_mask=[size >= 0 for size in ends],
-    )
 
 
 def _blocks(node: Node) -> Verdict:
