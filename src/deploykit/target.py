@@ -79,6 +79,7 @@ class Target:
     files: options whose values are files, or what stands in one.
     takes: what `converter` takes besides: "calib" (a `DataRequest` to measure on) and "contract" (preprocessing, JSON);
     and "sizes": bounds with a set of sizes, which are ranges to all others.
+    makes: options with which `converter` makes a precision itself from the float ONNX, by precision.
     routes: direct routes that need no ONNX, by the exporter that loads the source ("torch", "tensorflow").
     measured: name of the engine whose measured operator table stands in for it where it is not installed.
     """
@@ -113,6 +114,7 @@ class Target:
     beside: str | None = None
     files: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
+    makes: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     routes: Mapping[str, Route] = dataclasses.field(default_factory=dict)
 
     def bounded(self, dims: Mapping[str, Sequence[int | None]]) -> dict[str, list[int | None]]:

@@ -167,6 +167,7 @@ class ConvertStage(Stage):
         call = run_alone if self.target.alone else run_isolated
         with _at_a_fixed_place(model) if self.target.alone else contextlib.nullcontext(model.path) as path:
             made = self._converted(call, path, output, precision)
+        precision = made.get("precision", precision)  # an option may ask for another one
         self._contract = made.get("contract", self._contract)
         findings = [Finding.from_dict(facts) for facts in made["findings"]]
         companions: list[str] = []

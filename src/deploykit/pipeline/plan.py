@@ -17,7 +17,7 @@ from deploykit.target import parse_target
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from deploykit.pipeline.sections import EvaluateSection
+    from deploykit.pipeline.sections import EvaluateSection, QuantizeSection
     from deploykit.target import Target
 
 DIGEST_JOB = "deploykit.data.digests:digest_job"
@@ -186,6 +186,8 @@ class _Planner:
                 if entry.precision not in self.config.precisions_for(name):
                     continue
                 target, _ = parse_target(name)
+                if self._made_by(target, entry.precision) is not None:
+                    continue
                 # Half precision and int8 weights are the same everywhere; static INT8 follows the scheme.
                 follows = PRECISIONS[entry.precision].follows
                 scheme = {"scheme": dataclasses.astuple(target.scheme), "target": (target.name,)}.get(follows, ())
@@ -221,12 +223,21 @@ class _Planner:
             for (precision, name), step in steps.items()
         }
 
+    def _made_by(self, target: Target, precision: str) -> QuantizeSection | None:
+        """The section of a precision that the target's converter makes from the float model; None: `quantize` does.
+
+        What converters know nothing of, names of nodes that stay float and a search, is left to `quantize`.
+        """
+        entry = next((entry for entry in self.config.quantize if entry.precision == precision), None)
+        if entry is None or precision not in target.makes or entry.exclude or entry.max_drop is not None:
+            return None
+        return entry
+
     def _convert(self, name: str, precision: str, quantized: Mapping[tuple[str, str], Step]) -> Step:
         section, (target, version) = self.config.targets[name], parse_target(name)
         data, digest = self._data(self._parity_data(precision))
-        options = {
+        options: dict[str, Any] = {
             "to": name,
-            "options": {**section.options, **self._files(target, section.options)},
             "profiles": [f"{tensor}={':'.join(shapes)}" for tensor, shapes in sorted(section.profiles.items())],
             "dims": self.dims,
             "samples": self.config.validation.samples,
@@ -236,6 +247,11 @@ class _Planner:
         # The comparison runs in ONNX Runtime.
         libraries, digests = self._libraries(name, "onnxruntime")
         step = quantized.get((precision, name))
+        making, calib, calib_digest = {}, None, ""
+        if (entry := self._made_by(target, precision)) is not None:
+            making = dict(target.makes[precision])
+            calib, calib_digest = self._data(entry.calib or self.config.validation.data)
+        options["options"] = {**section.options, **self._files(target, section.options), **making}
         file = f"{self.model}{target.suffix}"
         return Step(
             key=f"convert {name} {precision}",
@@ -243,10 +259,11 @@ class _Planner:
             function="deploykit.api.convert:convert",
             subjects=(step.key if step else self.float_step,),
             references={"reference": "export"},
-            options={**options, "data": data, "custom_ops": libraries},
+            options={**options, "data": data, "calib": calib, "custom_ops": libraries},
             identity={
                 **options,
-                "options": {**section.options, **self._contents(target, section.options)},
+                "options": {**section.options, **self._contents(target, section.options), **making},
+                "calib": calib_digest,
                 "version": version,
                 "data": digest,
                 "custom_ops": digests,

@@ -80,6 +80,7 @@ TARGET = Target(
     beside="deploykit.converters.coreml.device_check.job:check_job",
     files=("class_labels",),
     takes=("calib", "contract", "sizes"),
+    makes={"fp16": {"compute_precision": "fp16"}},
     routes={
         "torch": Route(
             title="coremltools, from PyTorch's own program",
