@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from deploykit.serving.dataplane import DataPlane
-    from deploykit.serving.edge import Exchange
+    from deploykit.serving.exchange import Exchange
     from deploykit.serving.model import Model
 
 EXTENSIONS = ["binary_tensor_data", "schedule_policy"]

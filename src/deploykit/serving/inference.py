@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from deploykit.serving.dataplane import DataPlane, InferResult
-    from deploykit.serving.edge import Exchange
+    from deploykit.serving.exchange import Exchange
     from deploykit.serving.model import Model
 
 HEADER_LENGTH = "Inference-Header-Content-Length"

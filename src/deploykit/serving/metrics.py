@@ -60,9 +60,9 @@ class Metrics:
         self._waiting = Gauge("deploykit_queue_length", "Requests in the queue.", ["model"], registry=registry)
         ProcessCollector(registry=registry)  # CPU seconds and memory, where the system tells
 
-    def answered(self, model: str, endpoint: str, code: int, seconds: float) -> None:
+    def answered(self, model: str, endpoint: str, code: str, seconds: float) -> None:
         """Counts an answer; model is "" when the request named none that exists."""
-        self._child(self._requests, model, endpoint, str(code)).inc()
+        self._child(self._requests, model, endpoint, code).inc()
         if endpoint in ("infer", "predict"):
             self._child(self._seconds, model).observe(seconds)
 
