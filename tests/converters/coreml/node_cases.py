@@ -74,10 +74,10 @@ def run(case, as_initializers, folder, *, saved=True):
     made = _through_package(path, feeds) if saved else _in_memory(path, feeds)
     if isinstance(made, str):
         return Outcome(case.name, op, "refused", made)
-    return Outcome(case.name, op, *_judged(made, expected, case))
+    return Outcome(case.name, op, *judged(made, expected, case))
 
 
-def _judged(made, expected, case):
+def judged(made, expected, case):
     for name, wanted in expected.items():
         have, wanted = made[name], np.asarray(wanted)
         if have.shape != wanted.shape:
