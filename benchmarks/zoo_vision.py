@@ -160,7 +160,7 @@ class UNet(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.stem, self.down1, self.down2 = nn.Conv2d(3, 16, 3, 1, 1), Residual(16, 16), Residual(16, 32)
-        self.small1, self.small2 = nn.Conv2d(16, 16, 3, 2, 1), nn.MaxPool2d(2)
+        self.small1, self.small2 = nn.Conv2d(16, 16, 3, 2, 1), nn.Conv2d(32, 32, 3, 2, 1)
         self.middle = nn.Sequential(Residual(32, 32), PixelAttention(32), Residual(32, 32))
         self.large = nn.ConvTranspose2d(32, 32, 2, 2)
         self.up2, self.up1 = Residual(64, 16), Residual(32, 16)
