@@ -122,7 +122,7 @@ def test_an_operator_that_the_interpreter_lacks_is_named_and_fails_nothing(model
     def refused(*arguments, **options):
         raise UnavailableError("made.mlpackage is not simulated: the interpreter has no lstm", code="DK502")
 
-    monkeypatch.setattr(ConvertStage, "_compare", refused)
+    monkeypatch.setattr(ConvertStage, "compare_with", refused)
     report = deploykit.convert(model, to="coreml", output=tmp_path / "made.mlpackage", dims=DIMS)
     assert (report.exit_code, report.artifact.execution) == (ExitCode.OK, "none")
     assert report.metrics["parity"] is None
