@@ -203,7 +203,8 @@ def measure(name: str, folder: Path, layers: int, samples: int) -> dict[str, Any
     apart = [min(spread_job(str(parent), data, seed=seed).values()) for seed in range(SEEDS)]
     limit = min(30.0, min(apart) - 3)
     sound = judged(parent, parent, data)
-    found: dict[str, Any] = {"apart_db": apart, "limit_db": limit, "sound": sound, "faults": {}}
+    found: dict[str, Any] = {"layers": layers, "samples": samples, "apart_db": apart, "limit_db": limit}
+    found |= {"sound": sound, "faults": {}}
     print(f"{name}: {apart} limit {limit:.1f} sound {sound}", flush=True)
     count = Layer(onnx.load(parent), 0).count
     for fault, inject in FAULTS.items():
