@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deploykit.data.carry import CarriedState
-from deploykit.data.dtypes import cast
+from deploykit.data.dtypes import as_numbers, cast
 from deploykit.data.request import with_contract
 from deploykit.data.sizes import common_inputs, covering, with_bounds
 from deploykit.errors import DataError, DeploykitError, GateError, UnavailableError
@@ -64,7 +64,7 @@ class Side:
                 context=[f"it gives {', '.join(repr(name) for name in feeds)}"],
                 hint="both models must have the same input names: `deploykit inspect` shows them",
             )
-        return {name: cast(feeds[name], spec, sample.name)[0] for name, spec in self.specs.items()}
+        return {name: cast(as_numbers(feeds[name], spec), spec, sample.name)[0] for name, spec in self.specs.items()}
 
     def __call__(self, sample: Sample) -> Outputs:
         """The outputs for the sample; its state is kept for the next call."""

@@ -77,6 +77,13 @@ def cast(array: Array, spec: TensorSpec, where: str) -> tuple[Array, str | None]
     raise _refused(array, spec, where, "the cast could change what the values mean")
 
 
+def as_numbers(array: Array, spec: TensorSpec) -> Array:
+    """Booleans of a model as 0 and 1, for the same model in a format that has floats in their place; others as is."""
+    return (
+        array.astype(numpy_dtype(spec.dtype)) if array.dtype.kind == "b" and spec.dtype.startswith("float") else array
+    )
+
+
 def _is_float(dtype: np.dtype[Any]) -> bool:
     # bfloat16 and the 8-bit floats of ml_dtypes have kind V.
     return dtype.kind == "f" or "float" in dtype.name
