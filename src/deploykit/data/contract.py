@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 def _number(value: object) -> object:
-    """`1/255` as a number; anything else is left to pydantic."""
+    """`1/255` or `1/127.5` as a number; anything else is left to pydantic."""
     if isinstance(value, str) and "/" in value:
         try:
-            return float(Fraction(value.replace(" ", "")))
+            top, _, bottom = value.replace(" ", "").partition("/")
+            return float(Fraction(top) / Fraction(bottom))
         except (ValueError, ZeroDivisionError) as problem:
             message = f"{value!r} is not a number or a fraction such as 1/255"
             raise ValueError(message) from problem

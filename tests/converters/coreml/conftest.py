@@ -38,7 +38,7 @@ def pool():
 def build(pool, tmp_path):
     """Runs the convert job: result and the package's path."""
 
-    def run(model, *, dims=None, profiles=None, output="model.mlpackage", **options):
+    def run(model, *, dims=None, profiles=None, output="model.mlpackage", contract=None, **options):
         path = tmp_path / output
         arguments = {
             "model": str(model),
@@ -47,6 +47,7 @@ def build(pool, tmp_path):
             "dims": dims or {},
             "profiles": profiles or {},
             "precision": "fp32",
+            **({"contract": contract} if contract else {}),
         }
         function = "deploykit.converters.coreml.convert:convert_job"
         return run_isolated(TARGET.worker, function, arguments, block=TARGET.blocked), path

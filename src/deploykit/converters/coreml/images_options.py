@@ -110,7 +110,7 @@ def _rule(
     if layout is None and len(layouts) > 1:
         raise _bad(
             f"input {spec.name!r} ({spec.describe()}) may have its channels first or last",
-            f"--option image_input={spec.name}:nchw, or :nhwc",
+            f"--option image_input={spec.name}:nchw, or {spec.name}:nhwc",
         )
     chosen = layout or next(iter(layouts), "nchw")
     gray = layouts.get(chosen) == 1
