@@ -98,3 +98,21 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Se
     for process in started:
         process.kill()
         process.wait()
+
+
+# Runs as long as the caller wants: one addition for each trip.
+LOOP = """
+<ir_version: 8, opset_import: ["" : 17]>
+loop (int64 trips, float[n] x) => (float[n] y)
+<float one = {1.0}, bool yes = {1}> {
+    y = Loop (trips, yes, x) <body = step (int64 i, bool go, float[n] v) => (bool again, float[n] w) {
+        again = Identity(go)
+        w = Add(v, one)
+    }>
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def loop_text() -> str:
+    return LOOP

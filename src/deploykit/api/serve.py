@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from deploykit.api.extensions import CustomOps
 
+GRPC_PORT = 8001
 _MEGABYTE = 1 << 20
 
 
@@ -30,6 +31,8 @@ def serve(
     name: str | None = None,
     host: str = "127.0.0.1",
     http_port: int = 8000,
+    grpc_port: int | None = None,
+    grpc: bool = True,
     max_body_mb: float = 64.0,
     max_batch: int | None = None,
     max_delay_ms: float = 0.0,
@@ -40,16 +43,17 @@ def serve(
     log_level: int = logging.INFO,
     on_ready: Callable[[dict[str, Any]], None] | None = None,
 ) -> Report:
-    """Serves an artifact over HTTP until SIGINT, SIGTERM, or an error while loading; blocks.
+    """Serves an artifact over HTTP and gRPC until SIGINT, SIGTERM, or an error while loading; blocks.
 
     artifact: a file of any format that runs here, or a model repository with one model (its newest version).
-    name: of the model; the file's stem, or the folder's name, otherwise. http_port: 0 picks a free one.
+    name: of the model; the file's stem, or the folder's name, otherwise. http_port, grpc_port: 0 picks a free
+    one; grpc_port is 8001 when not given, or a free one beside a free http_port. grpc: False serves HTTP alone.
     custom_ops: the engine's extension library, see `extensions.extension_libraries`.
     max_body_mb: megabytes (2**20 bytes) of a request. max_batch: rows of requests computed in one call of the engine;
     1 computes each alone; None batches where a trial while loading shows that it pays. max_delay_ms: milliseconds that
     a request may wait for others. instances: calls of the engine at the same time; None chooses.
     log_level: of the JSON lines on stderr.
-    on_ready: called once, from another thread, with {"ready": true, "http": port, "grpc": None, "models": [name]}.
+    on_ready: called once, from another thread, with {"ready": true, "http": port, "grpc": port, "models": [name]}.
     Returns a report with metrics {"model", "version", "engine", "lanes", "threads", "max_batch"}; requests that had to
     be cut off while the server stopped are a warning (DK707), and so is a batch size that the model cannot have
     (DK724).
@@ -58,7 +62,8 @@ def serve(
     """
     started = time.perf_counter()
     path, model_name, version = _resolve(Path(artifact), name)
-    for module in ("starlette", "uvicorn", "prometheus_client"):
+    modules = ["starlette", "uvicorn", "httptools", "prometheus_client"]
+    for module in [*modules, *(["grpc", "tritonclient"] if grpc else [])]:
         lazy.require(module, "serve", purpose="deploykit serve")
     require_engine(path)
     libraries = extension_libraries(custom_ops, [target_of_format(format_of(path) or "")])
@@ -74,9 +79,16 @@ def serve(
     with json_logs(log_level):
         policy = None if max_batch is None else BatchPolicy(max_batch, max_delay_ms / 1e3)
         model = Model(path, name=model_name, version=version, options=options, batching=policy, instances=instances)
-        server = Server(DataPlane([model]), bound, Limits(max_body=int(max_body_mb * _MEGABYTE)))
-        facts = {"ready": True, "http": server.port, "grpc": None, "models": [model_name]}
-        cut_off = server.run(lambda: on_ready(facts) if on_ready is not None else None)
+        limits = Limits(max_body=int(max_body_mb * _MEGABYTE))
+        port = (GRPC_PORT if http_port else 0) if grpc_port is None else grpc_port
+        server = Server(DataPlane([model]), bound, limits, (host, port) if grpc else None)
+
+        def ready() -> None:
+            if on_ready is not None:
+                ports = {"http": server.port, "grpc": server.grpc_port}
+                on_ready({"ready": True, **ports, "models": [model_name]})
+
+        cut_off = server.run(ready)
     report = Report(
         "serve",
         metrics={

@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("deploykit.cli.convert", "Convert to a target's own format and compare with the source."),
     "validate": ("deploykit.cli.validate", "Compare two artifacts on the same inputs."),
     "bench": ("deploykit.cli.bench", "Measure latency, throughput, memory and size of artifacts."),
-    "serve": ("deploykit.cli.serve", "Serve an artifact over HTTP (KServe v2)."),
+    "serve": ("deploykit.cli.serve", "Serve an artifact over HTTP and gRPC (KServe v2)."),
     "package": ("deploykit.cli.package", "Lay an artifact out as a server loads it."),
     "run": ("deploykit.cli.run", "Run the whole chain, cached and resumable, into one report."),
     "inspect": ("deploykit.cli.inspect", "Show what is in a model file."),

@@ -36,6 +36,17 @@ def serve(
     http_port: Annotated[
         int, typer.Option("--http-port", metavar="PORT", min=0, max=65535, help="The port; 0 picks a free one.")
     ] = 8000,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(
+            "--grpc-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="The port for gRPC; 8001 otherwise, or a free one beside --http-port 0.",
+        ),
+    ] = None,
+    no_grpc: Annotated[bool, typer.Option("--no-grpc", help="Serve HTTP alone.")] = False,
     max_body_mb: Annotated[
         float, typer.Option("--max-body-mb", metavar="N", min=0.001, help="Refuse larger requests.")
     ] = 64.0,
@@ -60,7 +71,7 @@ def serve(
     provider: ProviderOpt = None,
     custom_ops: CustomOpsOpt = None,
 ) -> Report:
-    """Serve an artifact over HTTP (KServe v2); prints one JSON line when ready and stops on Ctrl-C."""
+    """Serve an artifact over HTTP and gRPC (KServe v2); prints one JSON line when ready and stops on Ctrl-C."""
     arguments.servable(artifact)
 
     def ready(facts: dict[str, Any]) -> None:
@@ -74,6 +85,8 @@ def serve(
         name=name,
         host=host,
         http_port=http_port,
+        grpc_port=grpc_port,
+        grpc=not no_grpc,
         max_body_mb=max_body_mb,
         max_batch=max_batch,
         max_delay_ms=max_delay_ms,

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 EXTENSIONS = ["binary_tensor_data", "schedule_policy"]
 
 
-def create_app(plane: DataPlane, limits: Limits | None = None) -> ASGIApp:
+def create_app(plane: DataPlane, limits: Limits | None = None, metrics: Metrics | None = None) -> ASGIApp:
     """The server as an ASGI application: KServe v2, /predict, /metrics, /openapi.json and /docs."""
-    metrics = Metrics(plane)
+    metrics = metrics or Metrics(plane)
     limits = limits or Limits()
     routes = Routes(plane, metrics, limits)
     app = Starlette(

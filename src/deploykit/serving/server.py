@@ -16,8 +16,10 @@ from uvicorn.server import HANDLED_SIGNALS
 
 from deploykit.errors import UsageError
 from deploykit.serving.http import create_app
+from deploykit.serving.inference import Limits
 from deploykit.serving.lanes import THREAD_PREFIX
 from deploykit.serving.logs import LOGGER
+from deploykit.serving.metrics import Metrics
 from deploykit.serving.protocol import Connection
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from deploykit.serving.dataplane import DataPlane
-    from deploykit.serving.inference import Limits
+    from deploykit.serving.grpc_service import GrpcServer
 
 KEEP_ALIVE_SECONDS = 75
 DRAIN_SECONDS = 30
@@ -75,9 +77,22 @@ def _no_such_host(host: str, why: str) -> UsageError:
 class _Uvicorn(uvicorn.Server):
     """Uvicorn that ends with our exit codes and finishes what has reached it."""
 
-    def __init__(self, config: uvicorn.Config, plane: DataPlane) -> None:
+    def __init__(self, config: uvicorn.Config, plane: DataPlane, grpc: GrpcServer | None) -> None:
         super().__init__(config)
         self._plane = plane
+        self._grpc = grpc
+        self.problem: Exception | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Both protocols listen, or none."""
+        if self._grpc is not None:
+            try:
+                await self._grpc.start()
+            except UsageError as problem:  # raised again by whoever runs the server
+                self.problem = problem
+                self.should_exit = True
+                return
+        await super().startup(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -104,7 +119,10 @@ class _Uvicorn(uvicorn.Server):
             server.close()
         if not self.force_exit:
             await asyncio.sleep(_LAST_CALL_SECONDS)
-        await super().shutdown(sockets)
+        if self._grpc is not None:
+            await asyncio.gather(super().shutdown(sockets), self._grpc.stop(0 if self.force_exit else DRAIN_SECONDS))
+        else:
+            await super().shutdown(sockets)
         # With force, uvicorn leaves at once: those who wait are told, not just dropped.
         for task in list(self.server_state.tasks):
             task.cancel()
@@ -114,14 +132,22 @@ class _Uvicorn(uvicorn.Server):
 class Server:
     """One server process: `run` blocks until a signal, `stop`, or a model that cannot be loaded."""
 
-    def __init__(self, plane: DataPlane, bound: socket.socket, limits: Limits | None = None) -> None:
-        """bound: from `listen`."""
+    def __init__(
+        self,
+        plane: DataPlane,
+        bound: socket.socket,
+        limits: Limits | None = None,
+        grpc_address: tuple[str, int] | None = None,
+    ) -> None:
+        """bound: from `listen`. grpc_address: host and port for gRPC, 0 for a free one; None for HTTP alone."""
+        limits = limits or Limits()
+        metrics = Metrics(plane)
         self._plane = plane
         self._socket = bound
         self._problem: BaseException | None = None
         self._log = logging.getLogger(LOGGER)
         config = uvicorn.Config(
-            create_app(plane, limits),
+            create_app(plane, limits, metrics),
             http=Connection,
             ws="none",
             loop="auto",  # uvloop where it is
@@ -133,13 +159,23 @@ class Server:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=DRAIN_SECONDS,
         )
-        self._server = _Uvicorn(config, plane)
+        self._grpc = None
+        if grpc_address is not None:
+            from deploykit.serving.grpc_service import GrpcServer
+
+            self._grpc = GrpcServer(plane, metrics, limits, *grpc_address)
+        self._server = _Uvicorn(config, plane, self._grpc)
 
     @property
     def port(self) -> int:
         """The port in use."""
         found: int = self._socket.getsockname()[1]
         return found
+
+    @property
+    def grpc_port(self) -> int | None:
+        """The gRPC port, once the server has started; None without gRPC."""
+        return None if self._grpc is None else self._grpc.port
 
     def stop(self) -> None:
         """Drains and ends `run`; from any thread."""
@@ -159,8 +195,9 @@ class Server:
         finally:
             self._socket.close()
             self._plane.close()
-        if self._problem is not None:
-            raise self._problem
+        for problem in (self._server.problem, self._problem):
+            if problem is not None:
+                raise problem
         if self._server.force_exit:
             raise KeyboardInterrupt
         self._log.info("stopped", extra={"fields": {"cut_off": self._plane.cut_off}})
