@@ -13,6 +13,7 @@ from coremltools.converters.mil.mil import Function, Program, Var, get_new_symbo
 from deploykit import graph
 from deploykit.converters.coreml import ranks, ranks_lowering
 from deploykit.converters.coreml.images_program import enter, placeholder
+from deploykit.converters.coreml.integers import check_folded
 from deploykit.converters.coreml.lowering import REGISTRY
 from deploykit.converters.coreml.lowering.context import Environment, OpContext, Refused
 from deploykit.converters.coreml.lowering.node import Node, dtype_of
@@ -257,6 +258,7 @@ def _lower(row: Judged, environment: Environment, function: Function, origins: O
             return dataclasses.replace(found, status=Status.UNSUPPORTED, source=SOURCE)
         made = ranks_lowering.lower(context) if many else entry.function(context)
         variables = (made if isinstance(made, tuple) else (made,))[: len(node.raw.outputs)]
+        check_folded(context, variables)
         if len(variables) < node.used_outputs:
             raise Refused("an output that is used has no lowering", "remove the output and what uses it")
         for position, variable in enumerate(variables):

@@ -170,6 +170,7 @@ def lower_inner(node: Node, environment: Environment) -> tuple[Var | Wide | None
     if entry is None:
         raise Refused(f"it is made of {node.op} too, which has no lowering", _REMEDY)
     from deploykit.converters.coreml import ranks_lowering  # it lowers on views with this very function
+    from deploykit.converters.coreml.integers import check_folded
 
     context = OpContext(node, environment)
     if ranks_lowering.is_wide(context):
@@ -182,7 +183,9 @@ def lower_inner(node: Node, environment: Environment) -> tuple[Var | Wide | None
         made = entry.function(context)
     except Refused as problem:
         raise Refused(f"it is made of {node.op} too: {problem.verdict.reason}", problem.verdict.remedy) from problem
-    return made if isinstance(made, tuple) else (made,)
+    results = made if isinstance(made, tuple) else (made,)
+    check_folded(context, results)
+    return results
 
 
 def _needed(body: ir.Graph) -> list[ir.Node]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from deploykit.converters.coreml.simulator.table import Array, evaluates, flag, text, wide
+from deploykit.converters.coreml.simulator.table import Array, Undocumented, evaluates, flag, text, wide
 
 _BINARY: dict[str, Any] = {
     "add": np.add,
@@ -220,7 +220,10 @@ def cast(x: Array, dtype: Any) -> Any:
     if kind == "bool":
         return np.asarray(x != 0)
     if kind.startswith(("int", "uint")):
-        return np.trunc(x).astype(kind) if x.dtype.kind == "f" else x.astype(kind)
+        if x.dtype.kind == "f" and not np.isfinite(x).all():
+            raise Undocumented("an integer of what is not finite")
+        made = "int64" if kind == "int32" else kind  # its range is looked at by the interpreter
+        return np.trunc(x).astype(made) if x.dtype.kind == "f" else x.astype(made)
     return x.astype({"fp16": np.float16, "fp32": np.float32}[kind])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from coremltools.converters.mil.mil import Var, types
 
 from deploykit.converters.coreml.simulator.table import EVALUATORS, Array, Undocumented
-from deploykit.errors import UnavailableError, VendorError
+from deploykit.errors import GateError, UnavailableError, VendorError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _CONTROL = {"const", "cond", "while_loop"}
 # Their results take the type of arguments that numpy does not look at; feeds are cast where they come in.
 _TYPED_BY_ARGUMENTS = {"input", "pow", "reduce_mean", "fill", "fill_like", "range_1d", "one_hot"}
+_WIDER = {np.dtype(np.float16): np.float32, np.dtype(np.int32): np.int64}
+INT32 = np.iinfo(np.int32)
 _KEPT = 1_000_000  # more readers than there are: never dropped
 _TURNS = 100_000  # a loop that has not ended by then is taken for one that never does
 
@@ -66,8 +68,9 @@ class Interpreter:
         """Outputs by name.
 
         observe: called with each result of the function's own operators; what it returns stands for the result.
-        Raises VendorError (DK533) where a result differs from what the program declares, UnavailableError (DK502)
-        where it asks for something that Apple does not document.
+        Raises VendorError (DK533) where a result differs from what the program declares, GateError (DK548) where an
+        integer does not fit into 32 bits, UnavailableError (DK502) where it asks for something that Apple does not
+        document.
         """
         values = dict(self._fixed)
         for name, variable in self.function.inputs.items():
@@ -154,7 +157,21 @@ class Interpreter:
         same = array.dtype.kind == wanted.kind or {array.dtype.kind, wanted.kind} == {"i", "u"}
         if not same and kind not in _TYPED_BY_ARGUMENTS:
             raise self._fault(variable, f"is {array.dtype}, declared {wanted}", kind)
+        if array.dtype == np.int64 and wanted == np.int32 and array.size:
+            self._check_range(variable, array, kind)
         return array.astype(wanted, copy=False)
+
+    def _check_range(self, variable: Var, array: Array, kind: str) -> None:
+        """Integers are computed in 64 bits here: what 32 bits cannot hold would wrap around or saturate on a device."""
+        low, high = int(array.min()), int(array.max())
+        if low < INT32.min or high > INT32.max:
+            raise GateError(
+                f"{self.name}: {variable.name!r} of {kind} reaches {high if high > INT32.max else low} on this sample, "
+                "and Core ML computes integers in 32 bits",
+                code="DK548",
+                target="coreml",
+                hint="keep this part out of the model, or compute it in float32",
+            )
 
     def _fault(self, variable: Var, what: str, kind: str) -> VendorError:
         return VendorError(f"{self.name}: {variable.name!r} of {kind} {what}", code="DK533", target="coreml")
@@ -165,11 +182,12 @@ def _constant(value: Any) -> Any:
 
 
 def arguments_of(operation: Any, value_of: Callable[[Var], Any]) -> dict[str, Any]:
-    """Values by argument name, fp16 widened to fp32."""
+    """Values by argument name, fp16 widened to fp32 and int32 to int64, in which nothing wraps around unseen."""
 
     def of(variable: Var) -> Any:
         value = value_of(variable)
-        return value.astype(np.float32) if isinstance(value, np.ndarray) and value.dtype == np.float16 else value
+        wider = _WIDER.get(value.dtype) if isinstance(value, np.ndarray) else None
+        return value if wider is None else value.astype(wider)
 
     return {
         name: [of(item) for item in given] if isinstance(given, (list, tuple)) else of(given)
