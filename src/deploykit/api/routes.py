@@ -128,6 +128,7 @@ class RouteStage(Stage):
         self.data = dict(data_request)
         self.reference = reference
         self.proven = proven
+        self._integers: dict[str, int] = {}
 
     @property
     def route(self) -> Route:
@@ -173,6 +174,7 @@ class RouteStage(Stage):
                 "profiles": self.profiles,
             },
         )
+        self._integers = made["metrics"].pop("integers")
         return Product(
             format=self.target.format,
             inputs=tuple(TensorSpec.from_dict(facts) for facts in made["inputs"]),
@@ -202,7 +204,12 @@ class RouteStage(Stage):
         on_progress(Progress("comparing", f"{made.path.name} with {label}"))
         outcome = self._call(
             "prove_job",
-            {"artifact": str(made.path.resolve()), "precision": made.precision, "data": self.data},
+            {
+                "artifact": str(made.path.resolve()),
+                "precision": made.precision,
+                "data": self.data,
+                "integers": self._integers,
+            },
             on_progress,
         )
         kept = {key: outcome[key] for key in ("outputs", "samples", "execution", "engines", "proven")}

@@ -7,8 +7,10 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from deploykit.artifact import TensorSpec
-from deploykit.data import open_request
+from deploykit.data import Sample, open_request
 from deploykit.data.dtypes import dtype_name
 from deploykit.errors import DeploykitError, VendorError
 from deploykit.exporters.diagnosis import in_two_lines
@@ -21,7 +23,7 @@ from deploykit.target import get_target, resolve
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from deploykit.data import DataRequest, DimRange, Sample
+    from deploykit.data import DataRequest, DimRange
     from deploykit.progress import OnProgress
     from deploykit.route import Writer
     from deploykit.runtime import Feeds, Outputs
@@ -89,6 +91,17 @@ def _size(
     return followed[0] if followed else f"{name}_{axis}"
 
 
+def _widened(samples: Iterable[Sample], integers: Mapping[str, int], seed: int) -> Iterator[Sample]:
+    """Random samples with integers anywhere from 0 to their largest value."""
+    rng = np.random.default_rng(seed)
+    for sample in samples:
+        made = {
+            name: rng.integers(0, high, sample.feeds[name].shape, sample.feeds[name].dtype, endpoint=True)
+            for name, high in integers.items()
+        }
+        yield Sample({**sample.feeds, **made}, sample.label, sample.name)
+
+
 def prove(
     artifact: str,
     run: Callable[[Feeds], Outputs],
@@ -99,16 +112,20 @@ def prove(
     data: DataRequest,
     seed: int,
     examples: Iterable[Sample],
+    integers: Mapping[str, int],
     on_progress: OnProgress,
 ) -> dict[str, Any]:
     """Compares an artifact with the source's own outputs, on the examples, the user's data, and at all sizes.
 
-    run: outputs by name in the source's framework. row: of `parity.TOLERANCES`. Returns JSON as `Proof.run`; its
+    run: outputs by name in the source's framework. row: of `parity.TOLERANCES`. integers: the largest value of an input
+    that random samples are to have, where it is known. Returns JSON as `Proof.run`; its
     execution and engine are those of the artifact's runtime. Raises UnavailableError (DK502) where it does not run.
     """
     runtime = open_runtime(Path(artifact))
     try:
         dataset = open_request(data, specs)
+        random = (data["source"] or "random:").startswith("random:")
+        chosen = _widened(dataset, integers, seed) if random else dataset
         proof = Proof(
             SourceSide(run, name),
             runtime.predict,
@@ -117,7 +134,8 @@ def prove(
             None,
             seed,
             TOLERANCES[row],
-            given=[*examples, *dataset],
+            given=[*examples, *chosen],
+            adapt=lambda samples: _widened(samples, integers, seed),
             way="--option route=onnx goes through ONNX",
         )
         result = proof.run(on_progress)

@@ -64,16 +64,21 @@ def convert_job(
         made["findings"].append(note("DK654", f"image tensors keep the source's layout: {kept}").as_dict())
     made["versions"] |= versions_of("tensorflow", "tensorflow-cpu", "keras")
     made["precision"] = _precision(source)
-    made["metrics"]["layout"] = layouts
+    made["metrics"] |= {"layout": layouts, "integers": {}}
     return made
 
 
 def prove_job(
-    request: TensorflowRequest, artifact: str, precision: str, data: DataRequest, on_progress: OnProgress = silent
+    request: TensorflowRequest,
+    artifact: str,
+    precision: str,
+    data: DataRequest,
+    integers: Mapping[str, int],
+    on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """Compares the artifact with the model of the request; JSON as `direct.prove`.
 
-    precision: of the artifact. data: what the user gave to compare on, or random inputs.
+    precision: of the artifact. data: what the user gave to compare on, or random inputs. integers: of `convert_job`.
     """
     source = tensorflow_source.load(request)
     examples = [read_sample(request["sample"], source.specs)] if request["sample"] else []
@@ -88,6 +93,7 @@ def prove_job(
         data,
         request["seed"],
         examples,
+        integers,
         on_progress,
     )
     found["engines"]["reference"] = source.model.engine
@@ -104,6 +110,7 @@ def _function(frozen: Frozen, source: LoadedSource) -> Any:
     """The frozen graph as a function of placeholders in the order of the specs; what it names is `deploykit_`."""
     specs = {spec.name: spec for spec in source.specs}
     inputs: dict[str, Any] = {}
+    graph_def = _with_own_functions(frozen.graph_def)
 
     def build() -> list[Any]:
         for tensor, public in frozen.inputs.items():
@@ -111,7 +118,7 @@ def _function(frozen: Frozen, source: LoadedSource) -> Any:
             place = f"deploykit_input_{len(inputs)}"
             inputs[tensor] = tf.compat.v1.placeholder(tf.as_dtype(specs[public].dtype), shape, place)
         made = tf.graph_util.import_graph_def(
-            frozen.graph_def, input_map=inputs, return_elements=list(frozen.outputs), name="net"
+            graph_def, input_map=inputs, return_elements=list(frozen.outputs), name="net"
         )
         return [tf.identity(value, f"deploykit_output_{at}") for at, value in enumerate(made)]
 
@@ -120,6 +127,25 @@ def _function(frozen: Frozen, source: LoadedSource) -> Any:
     feeds = [by_public[spec.name] for spec in source.specs]
     fetches = [whole.graph.get_tensor_by_name(f"deploykit_output_{at}:0") for at in range(len(frozen.outputs))]
     return whole.prune(feeds, fetches)
+
+
+def _with_own_functions(graph_def: Any) -> Any:
+    """The graph with new names for its functions: TensorFlow keeps one table of them for the whole process."""
+    made = type(graph_def)()
+    made.CopyFrom(graph_def)
+    names = {function.signature.name: f"deploykit_{function.signature.name}" for function in made.library.function}
+    for function in made.library.function:
+        function.signature.name = names[function.signature.name]
+    for gradient in made.library.gradient:
+        gradient.function_name = names.get(gradient.function_name, gradient.function_name)
+        gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
+    for node in (*made.node, *(inner for function in made.library.function for inner in function.node_def)):
+        node.op = names.get(node.op, node.op)
+        for value in node.attr.values():
+            kind = value.WhichOneof("value")
+            for called in [value.func] if kind == "func" else value.list.func if kind == "list" else ():
+                called.name = names.get(called.name, called.name)
+    return made
 
 
 def _runs(source: LoadedSource, seed: int) -> list[Run]:

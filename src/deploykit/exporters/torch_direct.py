@@ -14,6 +14,7 @@ from deploykit.exporters.direct import output_specs, prove, route_of, vendors_tu
 from deploykit.exporters.torch_checks import refuse_unstable
 from deploykit.exporters.torch_dynamo import dynamic_shapes
 from deploykit.exporters.torch_export import precision_of
+from deploykit.exporters.torch_program import in_order, index_bounds
 from deploykit.io import file_sha256
 from deploykit.lazy import versions_of
 from deploykit.parity import row_for
@@ -55,7 +56,7 @@ def convert_job(
     bounds = {name: [r.minimum, r.maximum, *r.sizes] for name, r in call.symbols.items()}
     handed = Handed(
         program,
-        call.specs,
+        in_order(program, call),
         output_specs(_runs(call)),
         Path(output),
         options,
@@ -66,16 +67,22 @@ def convert_job(
     made["findings"] = [finding.as_dict() for finding in (*loaded.findings, *call.findings)] + made["findings"]
     made["versions"] |= versions_of("torch")
     made["precision"] = precision_of(loaded.module)
+    made["metrics"]["integers"] = index_bounds(program, call)
     made["metrics"]["source_files"] = {str(file): file_sha256(file) for file in loaded.files}
     return made
 
 
 def prove_job(
-    request: TorchRequest, artifact: str, precision: str, data: DataRequest, on_progress: OnProgress = silent
+    request: TorchRequest,
+    artifact: str,
+    precision: str,
+    data: DataRequest,
+    integers: Mapping[str, int],
+    on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """Compares the artifact with the module of the request; JSON as `direct.prove`.
 
-    precision: of the artifact. data: what the user gave to compare on, or random inputs.
+    precision: of the artifact. data: what the user gave to compare on, or random inputs. integers: of `convert_job`.
     """
     loaded = torch_source.load(request)
     call = torch_call.prepare(loaded, request)
@@ -83,7 +90,17 @@ def prove_job(
     row = row_for(precision_of(loaded.module), precision)
     given = [Sample(example, None, "the example")]
     found = prove(
-        artifact, call.run, "the module", call.specs, call.symbols, row, data, request["seed"], given, on_progress
+        artifact,
+        call.run,
+        "the module",
+        call.specs,
+        call.symbols,
+        row,
+        data,
+        request["seed"],
+        given,
+        integers,
+        on_progress,
     )
     found["engines"]["reference"] = "PyTorch, eager"
     return found

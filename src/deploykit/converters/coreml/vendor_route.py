@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io as memory
 import logging
+import traceback
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -103,8 +104,9 @@ def _save(
         "classifier_config": asked.classifier(names),
     }
     with _quiet():
-        try:
+        with _named_node():
             package = front(interface, names, common)
+        try:
             package.save(str(handed.output))
         except RuntimeError as problem:
             if "FileWriter" in str(problem):
@@ -115,6 +117,21 @@ def _save(
     write_shapes(spec, flexibility.renamed(names))
     asked.write(spec, names)
     normalize(handed.output, spec)
+
+
+@contextlib.contextmanager
+def _named_node() -> Iterator[None]:
+    """Says in a front-end's error at which node it was, which only its frames know; `node` is what it calls it."""
+    try:
+        yield
+    except Exception as problem:  # front-ends raise anything
+        for frame, _ in reversed(list(traceback.walk_tb(problem.__traceback__))):
+            node = frame.f_locals.get("node")
+            op, name = getattr(node, "kind", None) or getattr(node, "op", None), getattr(node, "name", None)
+            if isinstance(op, str) and isinstance(name, str):
+                what = f"node {name!r} ({op})"
+                raise RuntimeError(f"{what}: {type(problem).__name__}: {problem}") from None
+        raise
 
 
 @contextlib.contextmanager
