@@ -1,34 +1,42 @@
-"""Converts the published models beside the checkout to Core ML, in fp32, and compares them with onnxruntime.
+"""Converts published models and the model zoo to Core ML, in fp32 and fp16, and compares the packages' values.
 
-python benchmarks/coreml_models.py   # writes benchmarks/coreml_models.json, which docs/generate.py makes a table of
+python benchmarks/coreml_models.py [WORD...]   # writes benchmarks/coreml_models.json, of which docs/ has a table
 
-The values are simulated: deploykit's interpreter of ML Programs, no Mac.
+WORD: only models whose name contains it; the other rows stay as they are. Published models lie beside the checkout; the
+zoo (zoo.py) is made here, exported by both of PyTorch's exporters. The values are simulated: deploykit's interpreter of
+ML Programs, no Mac. References: onnxruntime without graph optimisation, and for the zoo PyTorch itself.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-sys.modules.update(dict.fromkeys(("torch", "tensorflow", "sklearn", "xgboost")))  # coremltools' other front-ends
+sys.modules.update(dict.fromkeys(("torch", "transformers", "tensorflow", "sklearn", "xgboost")))  # other front-ends
+
+import zoo  # noqa: E402
 
 from deploykit import graph  # noqa: E402
 from deploykit.converters.coreml.convert import convert_job  # noqa: E402
 from deploykit.converters.coreml.runtime import SimulatedRuntime  # noqa: E402
 from deploykit.data import open_request  # noqa: E402
+from deploykit.data.request import data_request  # noqa: E402
+from deploykit.parity import TOLERANCES  # noqa: E402
 from deploykit.reference import Reference  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "benchmarks" / "coreml_models.json"
 MODELS = ROOT.parent / "shared" / "models"
 
 
-def known():
-    """{file: dims} of the models, as the tests have them, those that are refused too."""
+def published():
+    """{file: dims} of the published models, as the tests have them, those that are refused too."""
     file = ROOT / "tests" / "converters" / "coreml" / "test_models.py"
     spec = importlib.util.spec_from_file_location("test_models", file)
     module = importlib.util.module_from_spec(spec)
@@ -36,39 +44,113 @@ def known():
     return module.MODELS | {name: dims for name, (_, dims) in module.REFUSED.items()}
 
 
-def row(path, dims, folder):
-    """What the table says of one model."""
-    package = Path(folder) / f"{path.stem}.mlpackage"
-    result = convert_job(str(path), str(package), {}, dims, {}, "fp32")
-    refused = [
-        f["message"] for f in result["findings"] if f["severity"] == "error" and "depends on" not in f["message"]
-    ]
-    if refused:
-        return {"refused": refused}
-    runtime, reference = SimulatedRuntime(package), Reference(path)
+def difference(made, expected):
+    """Largest difference as a share of the largest reference value; None where a shape or a NaN stands in between."""
+    worst = 0.0
+    for have, want in zip(made, expected, strict=True):
+        if have.shape != want.shape or np.isnan(have.astype(np.float64)).any():
+            return None
+        if want.size:
+            peak = float(np.abs(want.astype(np.float64)).max()) or 1.0
+            worst = max(worst, float(np.abs(have.astype(np.float64) - want).max()) / peak)
+    return worst
+
+
+def within(made, expected, precision):
+    """Whether every element keeps to the tolerance of the precision."""
+    row = TOLERANCES[precision]
+    for have, want in zip(made, expected, strict=True):
+        limit = row.rtol * np.abs(want) + row.atol_factor * np.abs(want).max(initial=0)
+        if have.shape != want.shape or not (np.abs(have.astype(np.float64) - want) <= limit).all():
+            return False
+    return True
+
+
+def judged(path, dims, samples, calib, folder):
+    """A row. samples: [(feeds, [outputs of a reference beside onnxruntime])]. calib: the request that fp16 measures."""
+    row = {}
+    reference = Reference(path)
+    expected = [list(reference.predict(feeds).values()) for feeds, _ in samples]
+    for precision in ("fp32", "fp16"):
+        package = Path(folder) / f"{path.stem}-{precision}.mlpackage"
+        options = {"compute_precision": "fp16"} if precision == "fp16" else {}
+        result = convert_job(str(path), str(package), options, dims, {}, "fp32", calib if options else None)
+        refused = [
+            {"node": f.get("node"), "op": f.get("op"), "message": f["message"]}
+            for f in result["findings"]
+            if f["severity"] == "error" and "depends on a node that is refused" not in f["message"]
+        ]
+        if refused:
+            return {"refused": refused}
+        runtime = SimulatedRuntime(package)
+        names = list(reference.predict(samples[0][0]))
+        found, passed = [], True
+        for (feeds, other), wanted in zip(samples, expected, strict=True):
+            values = runtime.predict(feeds)
+            made = [values[name] for name in names]
+            for against in (wanted, *([other] if other else [])):
+                found.append(difference(made, against))
+                passed = passed and within(made, against, precision)
+        worst = None if None in found else float(f"{max(found):.1e}")
+        row[precision] = {"difference": worst, "passed": passed}
+        if precision == "fp32":
+            row["operators"] = sum(result["metrics"]["operators"].values())
+        else:
+            row["kept_fp32"] = len(result["metrics"]["compute_precision"]["kept_fp32"])
+    return row
+
+
+def published_row(name, dims, folder):
+    """A published model on random inputs."""
+    path = MODELS / name
     inputs, _ = graph.interface(graph.load(path))
-    request = {"source": None, "samples": 2, "seed": 0, "label": None, "dims": dims, "contract": None}
-    largest = difference = 0.0
-    for sample in open_request(request | {"purpose": "parity"}, inputs, model=path):
-        made = runtime.predict(sample.feeds)
-        for name, expected in reference.predict(sample.feeds).items():
-            largest = max(largest, float(np.abs(expected).max()))
-            difference = max(difference, float(np.abs(made[name] - expected).max()))
-    return {
-        "operators": sum(result["metrics"]["operators"].values()),
-        "max_reference": float(f"{largest:.3g}"),
-        "max_difference": float(f"{difference:.1g}"),
-    }
+    request = data_request(None, "parity", samples=2, dims=dims)
+    samples = [(sample.feeds, None) for sample in open_request(request, inputs, model=path)]
+    return judged(path, dims, samples, request, folder)
 
 
-def main():
-    """Writes and prints the rows."""
+def zoo_row(variant, folder):
+    """A variant of the zoo on its own feeds."""
+    path = folder / f"{zoo.stem(*variant)}.onnx"
+    name, exporter, dynamic = variant
+    row = {"title": zoo.ZOO[name].title, "asked": zoo.ZOO[name].asked, "exporter": exporter, "dynamic": dynamic}
+    dims = zoo.ZOO[name].bounds(exporter, dynamic)
+    row["varying"] = list(dims)
+    if not path.exists():
+        return row | {"not_exported": path.with_suffix(".txt").read_text(encoding="utf-8")}
+    held = folder / f"{path.stem}.feeds"
+    samples = []
+    for file in sorted(held.iterdir()):
+        outputs = np.load(folder / f"{path.stem}.torch" / file.name)
+        samples.append((dict(np.load(file)), [outputs[key] for key in outputs.files]))
+    return row | judged(path, dims, samples, data_request(str(held), "parity", dims=dims), folder)
+
+
+def main(words):
+    """Writes the rows, and prints them as they come."""
+    kept = json.loads(OUT.read_text(encoding="utf-8")) if words and OUT.exists() else {}
+    made = {"published": kept.get("published", {}), "zoo": kept.get("zoo", {})}
+
+    def asked(name):
+        return not words or any(word in name for word in words)
+
     with tempfile.TemporaryDirectory() as folder:
-        rows = {name: row(MODELS / name, dims, folder) for name, dims in sorted(known().items())}
-    text = json.dumps(rows, indent=1) + "\n"
-    (ROOT / "benchmarks" / "coreml_models.json").write_text(text, encoding="utf-8")
-    print(text)
+        for name, dims in sorted(published().items()):
+            if asked(name) and MODELS.exists():
+                made["published"][name] = published_row(name, dims, folder)
+                print(name, made["published"][name], flush=True)
+        names = [name for name in zoo.ZOO if asked(name)]
+        if names:
+            # In a process of its own: PyTorch is kept out of this one, where coremltools would load it.
+            subprocess.run([sys.executable, Path(__file__).with_name("zoo.py"), folder, *names], check=True)
+        for variant in zoo.variants(names) if names else []:
+            made["zoo"][zoo.stem(*variant)] = zoo_row(variant, Path(folder))
+            print(zoo.stem(*variant), made["zoo"][zoo.stem(*variant)], flush=True)
+    order = {zoo.stem(*variant): at for at, variant in enumerate(zoo.variants())}
+    made["zoo"] = {name: made["zoo"][name] for name in sorted(made["zoo"], key=order.__getitem__)}
+    made["published"] = dict(sorted(made["published"].items()))
+    OUT.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

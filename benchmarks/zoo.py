@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -159,7 +160,6 @@ def feeds(name, bounds, place=0):
 def torch_outputs(name, given):
     """What the module itself gives, in order; with float32 and no gradients."""
     import importlib
-    import sys
 
     import torch
 
@@ -172,3 +172,46 @@ def torch_outputs(name, given):
     with torch.no_grad():
         made = module(*(torch.from_numpy(array) for array in given.values()))
     return [tensor.numpy() for tensor in (made if isinstance(made, tuple) else (made,))]
+
+
+def variants(names=()):
+    """(name, exporter, dynamic) of the models named, of all when none is."""
+    return [(n, e, d) for n in ZOO if not names or n in names for e in EXPORTERS for d in (False, True)]
+
+
+def stem(name, exporter, dynamic):
+    """The file name of a variant."""
+    return f"{name}-{exporter}-{'dynamic' if dynamic else 'static'}"
+
+
+def make(folder, names=()):
+    """Writes every variant's ONNX, and beside it a folder of feeds with what PyTorch gives; refusals as .txt."""
+    from deploykit.errors import DeploykitError
+    from deploykit.isolation import workers
+
+    with workers():
+        for variant in variants(names):
+            target = folder / f"{stem(*variant)}.onnx"
+            try:
+                report = export(*variant, target)
+                problem = report.error.message if report.error else None
+                if problem is None and report.exit_code:
+                    problem = next(f.message for f in report.findings if f.severity == "error")
+            except DeploykitError as refusal:
+                problem = refusal.message
+            if problem is not None:
+                target.with_suffix(".txt").write_text(problem, encoding="utf-8")
+                continue
+            name, exporter, dynamic = variant
+            bounds = ZOO[name].bounds(exporter, dynamic)
+            for place in range(3 if dynamic else 1):
+                given = feeds(name, bounds, place)
+                made = torch_outputs(name, given)
+                for kind, arrays in (("feeds", given), ("torch", {str(at): array for at, array in enumerate(made)})):
+                    held = folder / f"{stem(*variant)}.{kind}"
+                    held.mkdir(exist_ok=True)
+                    np.savez(held / f"{place}.npz", **arrays)
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]), sys.argv[2:])
