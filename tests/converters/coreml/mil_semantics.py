@@ -388,7 +388,9 @@ OPERATORS = {
     "squeeze": lambda x, axes=None: np.squeeze(x, None if axes is None else tuple(int(a) for a in axes)),
     "transpose": lambda x, perm: np.transpose(x, [int(a) for a in perm]),
     "tile": lambda x, reps: np.tile(x, [int(r) for r in reps]),
-    "concat": lambda v, axis, interleave=False: np.stack(v, 1).ravel() if interleave else np.concatenate(v, int(axis)),
+    "concat": lambda values, axis, interleave=False: (
+        np.stack(values, 1).ravel() if interleave else np.concatenate(values, int(axis))
+    ),
     "reverse": lambda x, axes=None: np.flip(x, None if axes is None else tuple(int(a) for a in axes)),
     "reduce_mean": _reduction(np.mean),
     "reduce_sum": _reduction(np.sum),

@@ -16,9 +16,12 @@ from deploykit.converters.coreml.images_program import enter, placeholder
 from deploykit.converters.coreml.integers import check_folded
 from deploykit.converters.coreml.lowering import REGISTRY
 from deploykit.converters.coreml.lowering.context import Environment, OpContext, Refused
+from deploykit.converters.coreml.lowering.deployment import deploying_to
 from deploykit.converters.coreml.lowering.node import Node, dtype_of
+from deploykit.converters.coreml.lowering.quantization import FOUR_BITS
 from deploykit.converters.coreml.naming import mil_names
 from deploykit.converters.coreml.origins import Origins, added
+from deploykit.data.fitting import is_symbol
 from deploykit.graph.signature import constant_of
 from deploykit.opsupport.verdict import Status, Verdict, supported, unknown, unsupported
 
@@ -60,6 +63,7 @@ class Judged:
 
     node: Node
     verdict: Verdict
+    tried: bool = False  # by its lowering, beyond what its rule's predicate says
 
 
 @dataclasses.dataclass(slots=True)
@@ -86,10 +90,14 @@ def door_type(dtype: str) -> str | None:
     return _AT_THE_DOOR.get(dtype)
 
 
-def judge(model: ir.Model, dims: Mapping[str, int]) -> list[Judged]:
-    """A verdict for each node of the graph, subgraphs not entered: what they hold is judged when it is lowered."""
+def judge(model: ir.Model, dims: Mapping[str, int], opset_version: Any = None) -> list[Judged]:
+    """A verdict for each node of the graph, subgraphs not entered: what they hold is judged when it is lowered.
+
+    opset_version: the `ct.target` that is asked about.
+    """
     opset = graph.opset(model)
-    return [Judged(node, _verdict(node)) for raw in model.graph for node in [Node(raw, opset, dims)]]
+    with deploying_to(opset_version):
+        return [Judged(node, _verdict(node)) for raw in model.graph for node in [Node(raw, opset, dims)]]
 
 
 def _verdict(node: Node) -> Verdict:
@@ -130,6 +138,8 @@ def _types(node: Node) -> Verdict:
             continue
         # Small constants of other integer types become int32; activations of 8 bits exist between Q and DQ only.
         if kind in _EIGHT_BITS and node.op in _MAY_HOLD_EIGHT_BITS:
+            continue
+        if kind in FOUR_BITS and node.op == "DequantizeLinear":
             continue
         return unsupported(
             f"tensor {value.name!r} is {kind}, which Core ML does not compute",
@@ -174,7 +184,7 @@ def build(
     (a folded constant, a shape that differs from the declared one); nodes after it that depend on it are then unknown,
     and `program` is None.
     """
-    judged = judge(model, dims)
+    judged = judge(model, dims, opset_version)
     # A fact that the graph does not tell (a rank, a folded constant) may come out while it is lowered.
     refused = [row for row in judged if row.verdict.status is Status.UNSUPPORTED]
     names = mil_names([spec.name for spec in (*inputs, *outputs)])
@@ -184,7 +194,7 @@ def build(
     symbols: dict[str, Any] = dict(dims)
     pictures = images or {}
     specs = {names[spec.name]: _placeholder(spec, symbols, pictures.get(spec.name)) for spec in inputs}
-    with Function(specs, opset_version=opset_version) as function:
+    with Function(specs, opset_version=opset_version) as function, deploying_to(opset_version):
         environment = Environment()
         values = {value.name: value for value in model.graph.inputs}
         for spec in inputs:
@@ -193,7 +203,9 @@ def build(
             entered = enter(variable, picture) if picture is not None else _enter(variable, spec.dtype)
             scalar = spec.shape is not None and not spec.shape
             environment.bind(values[spec.name], mb.squeeze(x=entered, axes=[0]) if scalar else entered)
-        built.judged = [Judged(row.node, _lower(row, environment, function, built.origins)) for row in judged]
+        built.judged = [
+            Judged(row.node, _lower(row, environment, function, built.origins), tried=True) for row in judged
+        ]
         if built.refused:
             return built
         function.set_outputs(_leave(model, names, environment))
@@ -207,8 +219,11 @@ def _placeholder(spec: TensorSpec, symbols: dict[str, Any], picture: ImageInput 
     shape = []
     for size in spec.shape or ():
         if isinstance(size, str) and size not in symbols:
-            symbols[size] = get_new_symbol()
-        shape.append(symbols[size] if isinstance(size, str) else size)
+            # What has no name is equal to nothing.
+            symbols[size if is_symbol(size) else f"{spec.name} {len(shape)}"] = fresh = get_new_symbol()
+            shape.append(fresh)
+        else:
+            shape.append(symbols[size] if isinstance(size, str) else size)
     if picture is not None:
         return placeholder(picture, shape)
     # Core ML has no inputs of rank 0.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import coremltools as ct
 
 from deploykit import graph
-from deploykit.converters.coreml.frontend import SOURCE, build, door_type, judge
+from deploykit.converters.coreml.frontend import SOURCE, Judged, build, door_type, judge
 from deploykit.converters.coreml.options import deployment_target
 from deploykit.converters.coreml.shapes import plan
 from deploykit.converters.profiles import Profile, resolve_profiles
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from deploykit.artifact import TensorSpec
 
 NAME = "coreml"
+NEEDS_BOUNDS = "DK520"
 
 
 def support_job(
@@ -47,10 +49,13 @@ def support_job(
         findings += [finding for finding in planned if finding.severity == "error"]
     # What no input or output can hold stops the model, unlike a bound that is still missing.
     findings += [dataclasses.replace(finding, code="DK202") for finding in interface_problems(inputs, outputs)]
-    if any(finding.severity == "error" for finding in findings):
-        judged = judge(loaded, fixed_dims(dims))
+    stopped = {finding.code for finding in findings if finding.severity == "error"}
+    if stopped and (stopped != {NEEDS_BOUNDS} or any(spec.shape is None for spec in inputs)):
+        judged = judge(loaded, fixed_dims(dims), ct.target[target])
     else:
         judged = build(loaded, inputs, outputs, fixed_dims(dims), ct.target[target]).judged
+    if stopped == {NEEDS_BOUNDS}:
+        judged = _with_open_sizes(judged, _open(inputs, dims, profiles))
     rows = _with_bodies(loaded, {id(row.node.raw): row.verdict for row in judged})
     return {
         "source": SOURCE,
@@ -67,6 +72,32 @@ def support_job(
         "partitions": None,
         "findings": [finding.as_dict() for finding in findings],
     }
+
+
+def _open(
+    inputs: Sequence[TensorSpec], dims: Mapping[str, Sequence[int | None]], profiles: Mapping[str, Profile]
+) -> list[str]:
+    """Dimensions without an upper bound, in the order of the inputs."""
+    names = (
+        size
+        for spec in inputs
+        if spec.name not in profiles
+        for size in spec.shape or ()
+        if isinstance(size, str) and (size not in dims or dims[size][1] is None)
+    )
+    return list(dict.fromkeys(names))
+
+
+def _with_open_sizes(judged: Sequence[Judged], names: Sequence[str]) -> list[Judged]:
+    """What was only refused because sizes are open is taken on a condition: fixed or bounded ones may be taken."""
+    words = " ".join(shlex.join(["--dim", f"{name}=SIZE"]) for name in names)
+    remedy = f"say which sizes are in use: {words}, where SIZE is one number, MIN..MAX, or numbers like 32,64"
+    return [
+        Judged(row.node, conditional(f"not with all sizes open: {row.verdict.reason}", remedy=remedy, source=SOURCE))
+        if row.tried and not row.verdict.runs
+        else row
+        for row in judged
+    ]
 
 
 def _with_bodies(model: ir.Model, said: Mapping[int, Verdict]) -> list[tuple[ir.Node, Verdict]]:

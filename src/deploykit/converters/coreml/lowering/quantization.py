@@ -8,33 +8,59 @@ import numpy as np
 from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var
 
-from deploykit.converters.coreml.lowering.context import OpContext, Refused, constant, lowers, positive_axis
+from deploykit.converters.coreml.lowering.context import OpContext, constant, lowers, positive_axis
+from deploykit.converters.coreml.lowering.deployment import since
+from deploykit.converters.coreml.lowering.stored import by_channel, in_blocks, store, stored_in
 from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 
 if TYPE_CHECKING:
     from deploykit.converters.coreml.lowering.node import Node
 
 _EIGHT_BITS = ("int8", "uint8")
+FOUR_BITS = ("int4", "uint4")
 _REMEDY = "deploykit quantize --precision int8-weights (or int8) --target coreml"
 
 
-def _eight_bits(node: Node) -> Verdict:
+def _quantizes(node: Node) -> Verdict:
     if node.integer("block_size"):
-        return unsupported("blockwise scales are not lowered", remedy=_REMEDY)
-    kind = node.out_dtype() if node.op == "QuantizeLinear" else node.dtype(0)
-    folded = node.op == "DequantizeLinear" and node.constant(0) is not None and kind == "int32"
-    if kind is not None and kind not in _EIGHT_BITS and not folded:
+        return unsupported("Core ML quantizes activations by tensor or channel, not in blocks", remedy=_REMEDY)
+    kind = node.out_dtype()
+    if kind is not None and kind not in _EIGHT_BITS:
         return unsupported(f"Core ML quantizes to int8 and uint8, this one is {kind}", remedy=_REMEDY)
+    return _fixed(node) or since("iOS17", "quantized activations")
+
+
+def _dequantizes(node: Node) -> Verdict:
+    kind, stored = node.dtype(0), node.constant(0) is not None
+    if not stored:
+        if kind is not None and kind not in _EIGHT_BITS:
+            return unsupported(f"Core ML dequantizes int8 and uint8, this one is {kind}", remedy=_REMEDY)
+        if node.integer("block_size"):
+            return unsupported("Core ML dequantizes activations by tensor or channel, not in blocks", remedy=_REMEDY)
+        return _fixed(node) or since("iOS17", "quantized activations")
+    if kind is not None and kind not in (*_EIGHT_BITS, *FOUR_BITS, "int32"):
+        return unsupported(f"Core ML stores weights of 8 and 4 bits, this one is {kind}", remedy=_REMEDY)
+    found = _fixed(node)
+    if found is None and kind in FOUR_BITS:
+        return since("iOS18", "weights of 4 bits")
+    if found is None and node.integer("block_size") and kind != "int32":
+        return since("iOS18", "weights with a scale for each block")
+    return found or supported()
+
+
+def _fixed(node: Node) -> Verdict | None:
     if node.constant(1) is None or (node.has(2) and node.constant(2) is None):
         return unknown("its scale or zero point is computed while the model runs", remedy="quantize statically")
-    return supported()
+    return None
 
 
 def _parameters(op: OpContext) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None, int]:
     """Scale, zero point (None when all zeros) and channel axis. Scalars and one-element vectors become rank 0."""
     scale = op.required_array(1, "scale")
     zero = op.constant(2) if op.has(2) else None
-    if scale.size == 1:
+    if zero is not None and zero.dtype.name in FOUR_BITS:
+        zero = zero.astype(np.int8 if zero.dtype.name == "int4" else np.uint8)
+    if scale.size == 1 and not op.integer("block_size"):
         scale = scale.reshape(())
         zero = None if zero is None else zero.reshape(())
     rank = op.rank(0)
@@ -42,49 +68,33 @@ def _parameters(op: OpContext) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, An
     return scale, zero, positive_axis(axis, rank) if rank else 0
 
 
-@lowers("QuantizeLinear", since=(10, 13, 19, 21, 23, 24, 25), when=_eight_bits)
+@lowers("QuantizeLinear", since=(10, 13, 19, 21, 23, 24, 25), when=_quantizes)
 def quantize_linear(op: OpContext) -> Var:
     """saturate(round(x / scale) + zero point), rounding ties to even."""
     x = op.input()
     scale, zero, axis = _parameters(op)
     kind = op.out_dtype() or ("uint8" if zero is None else str(zero.dtype))
-    arguments: dict[str, Any] = {"axis": np.int32(axis)} if scale.ndim else {}
-    if zero is not None and zero.any():
-        arguments["zero_point"] = zero
-    return mb.quantize(input=x, scale=scale, output_dtype=kind, **arguments)
+    return mb.quantize(input=x, scale=scale, output_dtype=kind, **_arguments(scale, zero, axis))
 
 
-@lowers("DequantizeLinear", since=(10, 13, 19, 21, 23, 24, 25), when=_eight_bits)
+@lowers("DequantizeLinear", since=(10, 13, 19, 21, 23, 24, 25), when=_dequantizes)
 def dequantize_linear(op: OpContext) -> Var:
-    """(x - zero point) * scale. An 8-bit constant stays 8-bit in the package; an int32 bias becomes float."""
+    """(x - zero point) * scale. A constant of 8 or 4 bits stays so in the package; an int32 bias becomes float."""
     scale, zero, axis = _parameters(op)
-    stored = op.constant(0)
-    if stored is None:
-        arguments: dict[str, Any] = {"axis": np.int32(axis)} if scale.ndim else {}
-        if zero is not None and zero.any():
-            arguments["zero_point"] = zero
-        return mb.dequantize(input=op.input(), scale=scale, **arguments)
-    if stored.dtype == np.int32:
-        shape = [1] * stored.ndim
-        if scale.ndim:
-            shape[axis] = -1
-        offset = 0 if zero is None else zero.reshape(shape if scale.ndim else ())
-        return constant(((stored - offset) * scale.reshape(shape if scale.ndim else ())).astype(scale.dtype))
-    return stored_weight(stored, scale, zero, axis)
+    values = op.constant(0)
+    if values is None:
+        return mb.dequantize(input=op.input(), scale=scale, **_arguments(scale, zero, axis))
+    block, bits = op.integer("block_size"), 8
+    if values.dtype.name in FOUR_BITS:
+        values, bits = values.astype(np.int8 if values.dtype.name == "int4" else np.uint8), 4
+    parts = (values, scale, zero, axis)
+    made = in_blocks(*parts, block, bits) if block else by_channel(*parts, bits)
+    return constant(made.floats) if values.dtype == np.int32 else store(made)
 
 
-def stored_weight(
-    values: np.ndarray[Any, Any], scale: np.ndarray[Any, Any], zero: np.ndarray[Any, Any] | None, axis: int
-) -> Var:
-    """A constant that the package stores in 8 bits and Core ML dequantizes when it loads."""
-    if not values.ndim:
-        raise Refused("a quantized scalar has no axis in Core ML", "leave scalars in float")
-    return mb.constexpr_affine_dequantize(
-        quantized_data=values,
-        scale=scale,
-        zero_point=np.zeros(scale.shape, values.dtype) if zero is None else zero,
-        axis=np.int32(axis),
-    )
+def _arguments(scale: np.ndarray[Any, Any], zero: np.ndarray[Any, Any] | None, axis: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"axis": np.int32(axis)} if scale.ndim else {}
+    return found | ({"zero_point": zero} if zero is not None and zero.any() else {})
 
 
 def transposed_weight(op: OpContext, position: int, *, already: bool) -> Any:
@@ -93,16 +103,9 @@ def transposed_weight(op: OpContext, position: int, *, already: bool) -> Any:
     already: it is [out, in] in the model. Stored integers are transposed as integers.
     """
     variable = op.input(position)
-    producer = variable.op
-    if producer is not None and producer.op_type == "constexpr_affine_dequantize":
-        if already:
-            return variable
-        return stored_weight(
-            np.ascontiguousarray(producer.quantized_data.val.T),
-            producer.scale.val,
-            producer.zero_point.val,
-            1 - positive_axis(int(producer.axis.val), 2),
-        )
+    found = stored_in(variable)
+    if found is not None:
+        return variable if already else store(found.transposed)
     known = op.constant(position)
     if known is None:
         return None
