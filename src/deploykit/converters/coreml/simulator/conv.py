@@ -10,6 +10,8 @@ import numpy as np
 
 from deploykit.converters.coreml.simulator.table import Array, Undocumented, evaluates, flag, integers, text
 
+_MOST_PRODUCTS = 64  # places of a kernel; a larger one (a filter bank over a waveform) is one product over all
+
 
 def _ones(value: Any, count: int) -> list[int]:
     return [1] * count if value is None else integers(value)
@@ -65,16 +67,24 @@ def conv(
     steps, spread = _ones(strides, count), _ones(dilations, count)
     reach = [(size - 1) * d + 1 for size, d in zip(weight.shape[2:], spread, strict=True)]
     padded = _padded(x, _pads(pad_type, pad, list(x.shape[2:]), reach, steps), 0.0)
-    windows = _windows(padded, reach, steps, spread)
-    inner = weight.shape[1]
-    outer = weight.shape[0] // parts
-    axes = [1, *range(2 + count, 2 + 2 * count)]
-    kernel = list(range(1, 2 + count))
-    made = [
-        np.tensordot(windows[:, g * inner : (g + 1) * inner], weight[g * outer : (g + 1) * outer], axes=(axes, kernel))
-        for g in range(parts)
-    ]
-    return _with_bias(np.moveaxis(np.concatenate(made, axis=-1), -1, 1), bias)
+    kernel = weight.shape[2:]
+    sizes = [(size - extent) // step + 1 for size, extent, step in zip(padded.shape[2:], reach, steps, strict=True)]
+    inner, outer, places = weight.shape[1], weight.shape[0] // parts, math.prod(sizes)
+    grouped = weight.reshape(parts, outer, inner, -1)
+    if grouped.shape[-1] > _MOST_PRODUCTS:
+        order = [0, 1, *range(2 + count, 2 + 2 * count), *range(2, 2 + count)]
+        columns = np.transpose(_windows(padded, reach, steps, spread), order).reshape(x.shape[0], parts, -1, places)
+        made = grouped.reshape(parts, outer, -1) @ columns
+    else:  # one product for each place of the kernel: no copy of x as large as the kernel times x
+        made = np.zeros((x.shape[0], parts, outer, places), np.result_type(x, weight))
+        by_place = np.ascontiguousarray(np.moveaxis(grouped, -1, 0))  # a product of what lies apart takes no BLAS
+        for part, place in zip(by_place, itertools.product(*(range(size) for size in kernel)), strict=True):
+            where = [
+                slice(at * d, at * d + (size - 1) * step + 1, step)
+                for at, d, size, step in zip(place, spread, sizes, steps, strict=True)
+            ]
+            made += part @ padded[(slice(None), slice(None), *where)].reshape(x.shape[0], parts, inner, places)
+    return _with_bias(made.reshape(x.shape[0], weight.shape[0], *sizes), bias)
 
 
 @evaluates("conv_transpose")
