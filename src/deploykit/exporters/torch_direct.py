@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from deploykit.exporters.torch_call import Call
     from deploykit.exporters.torch_source import Loaded
 
+_SPAN = 32  # sizes of an open dimension that are looked at
+
 
 def convert_job(
     request: TorchRequest,
@@ -123,7 +125,7 @@ def _runs(call: Call) -> list[Run]:
     """The module at the example's sizes, and at others where it takes some."""
     first = _sizes(call, call.example)
     runs: list[Run] = [(first, _outputs(call, call.example))]
-    second = torch_call.example_sizes(call.symbols, {}, avoid=first)
+    second = _others(call, first)
     if call.symbols and second != first:
         tensors = torch_call.resized(call, second)
         try:
@@ -131,6 +133,18 @@ def _runs(call: Call) -> list[Run]:
         except Exception:  # a size that the module does not take: the proof says so
             return runs
     return runs
+
+
+def _others(call: Call, first: Mapping[str, int]) -> dict[str, int]:
+    """Another size for each symbol that has one, above 1 and different from all others where there are such."""
+    sizes: dict[str, int] = {}
+    for name, bounds in call.symbols.items():
+        span = range(bounds.minimum, (first[name] + _SPAN if bounds.maximum is None else bounds.maximum) + 1)
+        found = [size for size in (bounds.sizes or span[:_SPAN]) if size != first[name]]
+        taken = {*first.values(), *sizes.values()}
+        best = sorted(found, key=lambda size: (size in taken, size < 2))
+        sizes[name] = best[0] if best else first[name]
+    return sizes
 
 
 def _outputs(call: Call, tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray[Any, Any]]:
