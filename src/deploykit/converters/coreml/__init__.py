@@ -41,7 +41,7 @@ TARGET = Target(
     extra="coreml",
     packages=("coremltools",),
     distributions=("coremltools",),
-    precisions=("fp32", "fp16", "int8-weights", "int8", "mixed"),
+    precisions=("fp32", "fp16", "int8-weights", "int4-weights", "int8", "mixed"),
     versions=("iOS17", "iOS16", "iOS18", "iOS26", "macOS13", "macOS14", "macOS15", "macOS26"),
     options={
         "minimum_deployment_target": "iOS16, iOS17 (the default), iOS18, iOS26; or macOS13, 14, 15, 26",

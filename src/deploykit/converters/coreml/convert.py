@@ -93,7 +93,7 @@ def convert_job(
             result |= asked.facts(product_facts(inputs, outputs, built.names, opened.facts), built.names, opened.facts)
             if half is not None:
                 result["metrics"]["compute_precision"] = half.facts
-                result["precision"] = "fp16" if precision == "fp32" else precision
+                result["precision"] = half.precision(precision)
     result["findings"] = [finding.as_dict() for finding in findings]
     return result
 

@@ -90,6 +90,11 @@ class Halving:
             ]
         return found
 
+    def precision(self, held: str) -> str:
+        """What the package is. held: what the ONNX holds; fp32 stays fp32 where nothing can be fp16."""
+        assert self.mixture is not None
+        return "fp16" if held == "fp32" and self.mixture.half else held
+
     @property
     def facts(self) -> dict[str, Any]:
         """For the manifest."""

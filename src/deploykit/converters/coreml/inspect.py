@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import coremltools as ct
 import numpy as np
+from coremltools.converters.mil.mil import types
 
 from deploykit import io
 from deploykit.artifact import TensorSpec, read_manifest
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from deploykit.converters.coreml.shapes import Flexibility
 
 _ARRAY_TYPES = {65568: "float32", 65552: "float16", 131104: "int32", 65600: "float64", 131080: "int8"}
+_FOUR_BITS = ("int4", "uint4")
 _QUANTIZED_WEIGHTS = {"constexpr_affine_dequantize", "constexpr_blockwise_shift_scale", "constexpr_lut_to_dense"}
 
 
@@ -197,10 +199,16 @@ def _constants(function: Any) -> list[Any]:
 def _weights(function: Any) -> dict[str, Any]:
     """Bytes of stored arrays by dtype, and the share that is in 8 bits or fewer."""
     sizes: collections.Counter[str] = collections.Counter()
-    for array in _constants(function):
-        sizes[str(array.dtype)] += int(array.nbytes)
+    for operation in _operations(function):
+        if operation.op_type != "const" or not isinstance(operation.outputs[0].val, np.ndarray):
+            continue
+        array, kind = operation.outputs[0].val, types.builtin_to_string(operation.outputs[0].dtype)
+        # coremltools holds two values of 4 bits in two bytes.
+        sizes[kind if kind in _FOUR_BITS else str(array.dtype)] += -(
+            -int(array.nbytes) // (2 if kind in _FOUR_BITS else 1)
+        )
     total = sum(sizes.values())
-    small = sum(size for kind, size in sizes.items() if kind in ("int8", "uint8"))
+    small = sum(size for kind, size in sizes.items() if kind in ("int8", "uint8", *_FOUR_BITS))
     return {
         "bytes": total,
         "bytes_by_dtype": dict(sorted(sizes.items())),
@@ -214,8 +222,16 @@ def _precision(function: Any) -> str:
     if "quantize" in kinds:
         return "int8"
     if kinds & _QUANTIZED_WEIGHTS:
-        return "int8-weights"
+        return "int4-weights" if _has_four_bits(function) else "int8-weights"
     floats = {str(array.dtype) for array in _constants(function) if array.dtype.kind == "f" and array.size > 1}
     if floats == {"float16"}:
         return "fp16"
     return "mixed" if "float16" in floats else "fp32"
+
+
+def _has_four_bits(function: Any) -> bool:
+    return any(
+        types.builtin_to_string(operation.data.dtype) in _FOUR_BITS
+        for operation in _operations(function)
+        if operation.op_type == "constexpr_blockwise_shift_scale"
+    )
