@@ -46,6 +46,9 @@ _MOVES = frozenset(
         "Slice",
         "Expand",
         "MaxPool",
+        "GlobalMaxPool",
+        "ReduceMax",
+        "ReduceMin",
         "Split",
         "Gather",
     }

@@ -101,6 +101,6 @@ def test_extremes_are_found_among_integers_where_the_scheme_asks_for_it(tmp_path
         [conv] y = Conv (m, w)
     }"""
     path = onnx_text(text, tmp_path / "m.onnx", w=RNG.normal(size=(2, 4, 1, 1)).astype(np.float32))
-    plan = make_plan(load_float(path)[0], QuantizationScheme(integer_extremes=integers))
+    plan = make_plan(load_float(path)[0], QuantizationScheme(lifted_pairs=integers))
     assert [value.name for value in plan.readers] == (["h"] if integers else ["m"])
     assert plan.group("m") == plan.group("h") if integers else plan.group("h") == "h"

@@ -69,7 +69,8 @@ def test_the_output_of_a_convolution_is_a_part_of_its_price(tmp_path):
     model = onnx_text(
         """agraph (float[1,4,6,6] x) => (float[1,4,6,6] y) {
             [loud] c = Conv <kernel_shape=[1,1]> (x, w)
-            n = Div (c, spread)
+            a = Neg (c)
+            n = Div (a, spread)
             [quiet] y = Conv <kernel_shape=[1,1]> (n, v)
         }""",
         tmp_path / "conv.onnx",

@@ -24,6 +24,7 @@ PASS_THROUGH: dict[str, int | None] = {
 }
 # They only choose among their values, so that they can work on integers as well: where the target's scheme asks for it.
 EXTREMES = frozenset({"GlobalMaxPool", "ReduceMax", "ReduceMin"})
+AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
 # Keep the ratios of small and large values, or nearly: what reaches a Log through them decides by its magnitude.
 ARITHMETIC = frozenset(
     {

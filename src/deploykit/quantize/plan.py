@@ -10,6 +10,7 @@ import onnx_ir as ir
 from deploykit.errors import UsageError
 from deploykit.quantize.families import (
     ARITHMETIC,
+    AVERAGES,
     CONVOLUTIONS,
     EXTREMES,
     FUSED_ACTIVATIONS,
@@ -43,13 +44,15 @@ class Plan:
 
     nodes: become integer. readers: for each quantized tensor, the (node, input index) that read it through Q/DQ.
     groups: tensors that share one scale, as name -> another of them (`group` follows it to the representative).
-    left: multiply-accumulate nodes that stay float.
+    left: multiply-accumulate nodes that stay float. signed: tensors whose groups are int8 with zero point 0, unless
+    nothing in them is negative.
     """
 
     nodes: list[ir.Node] = dataclasses.field(default_factory=list)
     readers: dict[ir.Value, list[tuple[ir.Node, int]]] = dataclasses.field(default_factory=dict)
     left: list[FloatNode] = dataclasses.field(default_factory=list)
     groups: dict[str, str] = dataclasses.field(default_factory=dict)
+    signed: list[str] = dataclasses.field(default_factory=list)
 
     def read(self, value: ir.Value, node: ir.Node, index: int) -> bool:
         """Notes a reader; True when it is new."""
@@ -64,6 +67,10 @@ class Plan:
         while (parent := self.groups.get(name, name)) != name:
             name = parent
         return name
+
+    def is_signed(self, value: ir.Value) -> bool:
+        """Whether the tensor is in a group that `signed` names."""
+        return self.group(value.name or "") in {self.group(name) for name in self.signed}
 
     def join(self, one: ir.Value, other: ir.Value) -> None:
         """The two tensors share a scale from here on."""
@@ -93,7 +100,7 @@ def observable(model: ir.Model) -> list[str]:
         elif node.op_type in MAC_OPS or node.op_type in PASS_THROUGH:
             touched = [*node.inputs, *node.outputs]
         elif node.op_type == "Add" and not any(is_constant(value) for value in node.inputs):
-            touched = list(node.inputs)
+            touched = [*node.inputs, fused_output(node)]
         elif node.op_type in EXTREMES:
             touched = [node.inputs[0], node.outputs[0]]
         for value in touched:
@@ -226,11 +233,25 @@ def _place(main: ir.Graph, plan: Plan, scheme: QuantizationScheme, unseen: Colle
                 plan.read(value, node, index)
     trunk = _ancestors(plan.nodes)
     for node in plan.nodes:
-        if node.op_type in CONVOLUTIONS:
+        if node.op_type in CONVOLUTIONS and not (scheme.float_outputs and not _averaged(fused_output(node))):
             _quantize_output(fused_output(node), plan, main, trunk, unseen)
     if scheme.quantize_residual:
-        _quantize_residuals(main, plan, trunk, unseen)
+        _quantize_residuals(main, plan, scheme, trunk, unseen)
+    if scheme.signed_products:
+        plan.signed += _factors(plan)
     _propagate(main, plan, scheme, unseen)
+
+
+def _factors(plan: Plan) -> list[str]:
+    """Tensors that only matrix products read: of two computed factors, or the extreme values of something."""
+    found = []
+    for value, readers in plan.readers.items():
+        producer = value.producer()
+        extreme = producer is not None and producer.op_type in EXTREMES and not producer.domain
+        matrices = all(node.op_type in {"MatMul", "Gemm"} for node, _ in readers)
+        if matrices and (extreme or any(len(activations_of(node)) > 1 for node, _ in readers)):
+            found.append(value.name or "")
+    return found
 
 
 def fused_output(node: ir.Node) -> ir.Value:
@@ -271,7 +292,9 @@ def _quantize_output(
             plan.read(value, use.node, use.idx)
 
 
-def _quantize_residuals(main: ir.Graph, plan: Plan, trunk: set[ir.Value], unseen: Collection[str]) -> None:
+def _quantize_residuals(
+    main: ir.Graph, plan: Plan, scheme: QuantizationScheme, trunk: set[ir.Value], unseen: Collection[str]
+) -> None:
     """Both inputs of an Add that joins a convolution with another path get their own Q/DQ."""
     written = {fused_output(node) for node in plan.nodes if node.op_type in CONVOLUTIONS}
     for node in main:
@@ -283,6 +306,9 @@ def _quantize_residuals(main: ir.Graph, plan: Plan, trunk: set[ir.Value], unseen
         if any(value in written for value in operands):
             for index, value in enumerate(operands):
                 plan.read(value, node, index)
+            total = fused_output(node)
+            if scheme.integer_sums and all(use.node.op_type in AVERAGES for use in total.uses()):
+                _quantize_output(total, plan, main, trunk, unseen)
 
 
 def _propagate(main: ir.Graph, plan: Plan, scheme: QuantizationScheme, unseen: Collection[str]) -> None:
@@ -293,20 +319,31 @@ def _propagate(main: ir.Graph, plan: Plan, scheme: QuantizationScheme, unseen: C
         node = value.producer()
         if node is None or node.graph is not main or node.domain or len(node.outputs) != 1:
             continue
-        for index in _moved(node, scheme, unseen):
+        if scheme.lifted_pairs and not _read_in_integers_alone(value, plan):
+            continue
+        if scheme.lifted_pairs and _stops_lifting(node) and not plan.is_signed(value):
+            continue
+        moved = _moved(node, scheme, unseen)
+        for index in moved:
             source = node.inputs[index]
             if source is None:
                 continue
             plan.join(value, source)
             if plan.read(source, node, index):
                 pending.append(source)
-            if node.op_type in EXTREMES:  # on the source's levels already: a second pair is what the engine gets wrong
-                plan.readers.pop(value, None)
+        if moved and scheme.lifted_pairs:
+            plan.readers.pop(value, None)
+
+
+def _read_in_integers_alone(value: ir.Value, plan: Plan) -> bool:
+    """Whether everything that reads the value reads it through Q/DQ."""
+    readers = plan.readers.get(value, [])
+    return not value.is_graph_output() and all((use.node, use.idx) in readers for use in value.uses())
 
 
 def _moved(node: ir.Node, scheme: QuantizationScheme, unseen: Collection[str]) -> range:
     """Indices of the inputs whose values the node hands on, when they may share its output's scale; else none."""
-    if node.op_type in EXTREMES and scheme.integer_extremes:
+    if node.op_type in EXTREMES and scheme.lifted_pairs:
         source = node.inputs[0]
         fit = is_float(source) and source is not None and not is_constant(source) and source.name not in unseen
         return range(1 if fit else 0)
@@ -315,6 +352,17 @@ def _moved(node: ir.Node, scheme: QuantizationScheme, unseen: Collection[str]) -
     count = PASS_THROUGH[node.op_type]
     sources = node.inputs if count is None else node.inputs[:count]
     return range(len(sources) if all(_can_share(source, unseen) for source in sources) else 0)
+
+
+def _averaged(value: ir.Value) -> bool:
+    return any(use.node.op_type in AVERAGES and not use.node.domain for use in value.uses())
+
+
+def _stops_lifting(node: ir.Node) -> bool:
+    """Whether a zero point would get lost behind the Concat that the node is, or that it reads."""
+    above = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    joins = node.op_type == "Concat" or (above is not None and above.op_type == "Concat")
+    return joins and node.op_type not in EXTREMES
 
 
 def _can_share(source: ir.Value | None, unseen: Collection[str]) -> bool:

@@ -17,6 +17,7 @@ from deploykit.quantize.families import QUANTIZED_OPS
 from deploykit.report import Finding, note
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 # QuantizeLinear takes an axis from here on (ONNX changelog, opset 13).
@@ -179,6 +180,11 @@ def _fold(main: ir.Graph, conv: ir.Node, norm: ir.Node, constants: list[np.ndarr
 def replace_value(main: ir.Graph, old: ir.Value, new: ir.Value) -> None:
     """Every use of `old`, graph outputs too, becomes `new`."""
     old.replace_all_uses_with(new, replace_graph_outputs=True)
+
+
+def is_named(node: ir.Node, names: Collection[str]) -> bool:
+    """Whether the names hold the node's own, or that of its operator, as `--exclude` gives them."""
+    return node.name in names or node.op_type in names
 
 
 def constant_of(value: ir.Value | None) -> np.ndarray | None:

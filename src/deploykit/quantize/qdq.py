@@ -70,10 +70,15 @@ def _scale(value: float) -> Array:
 
 def shared_parameters(plan: Plan, ranges: Ranges, scheme: QuantizationScheme) -> dict[str, Parameters]:
     """Parameters by group of tensors that share a scale: those of the union of their ranges."""
-    symmetric = scheme.symmetric_activations
+    negative = {
+        plan.group(v.name or "") for v in plan.readers if ranges.tensors[v.name or ""].interval(symmetric=False).low < 0
+    }
+    signed = {plan.group(name) for name in plan.signed} & negative
+    around_zero = dataclasses.replace(scheme, activation="int8", symmetric_activations=True)
     intervals: dict[str, Interval] = {}
     for value in plan.readers:
         group = plan.group(value.name or "")
+        symmetric = scheme.symmetric_activations or group in signed
         found = ranges.tensors[value.name or ""].interval(symmetric=symmetric)
         intervals[group] = intervals[group].union(found) if group in intervals else found
     typical: dict[str, float] = {}
@@ -81,7 +86,9 @@ def shared_parameters(plan: Plan, ranges: Ranges, scheme: QuantizationScheme) ->
         group = plan.group(value.name or "")
         typical[group] = max(typical.get(group, 0.0), ranges.tensors[value.name or ""].typical)
     return {
-        group: dataclasses.replace(activation_parameters(found, scheme), typical=typical[group])
+        group: dataclasses.replace(
+            activation_parameters(found, around_zero if group in signed else scheme), typical=typical[group]
+        )
         for group, found in intervals.items()
     }
 

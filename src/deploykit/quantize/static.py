@@ -13,8 +13,11 @@ from deploykit import graph
 from deploykit.errors import DataError
 from deploykit.progress import OnProgress, Progress
 from deploykit.quantize import findings as say
+from deploykit.quantize.affine import fold_affine
 from deploykit.quantize.bias_correction import correct_biases, mean_errors
 from deploykit.quantize.constants import fold_moves
+from deploykit.quantize.gemm import fuse_gemm
+from deploykit.quantize.hard_swish import shorten_hard_swish
 from deploykit.quantize.measuring import Measured, measure_ranges
 from deploykit.quantize.plan import Plan, make_plan, observable
 from deploykit.quantize.prepare import load_float
@@ -91,8 +94,7 @@ class StaticQuantizer:
         self._settings = settings
         self._on_progress = on_progress
         self._plain, self.findings = load_float(source)
-        if fold_moves(self._plain):
-            graph.infer_shapes(self._plain)
+        self._shorten(settings.exclude)
         self.macs = graph.macs(self._plain)
         # A first plan, so that a wrong --exclude is refused before minutes of calibration.
         make_plan(self._plain, self.scheme, exclude=settings.exclude)
@@ -100,6 +102,14 @@ class StaticQuantizer:
         self._variants: dict[float | None, _Variant] = {}
         first = self._variant(settings.smooth_quant)
         self.base, self.measured = first.model, first.measured
+
+    def _shorten(self, exclude: tuple[str, ...]) -> None:
+        """What Q/DQ would otherwise keep apart becomes one node; what is excluded by name keeps its nodes."""
+        changed = fold_moves(self._plain) + fold_affine(self._plain, exclude)
+        if self.scheme.integer_sums:
+            changed += fuse_gemm(self._plain, exclude) + shorten_hard_swish(self._plain, exclude)
+        if changed:
+            graph.infer_shapes(self._plain)
 
     def quantize(self, recipe: Recipe) -> Quantized:
         """A quantized copy of the model; the float one stays as it is.

@@ -28,6 +28,7 @@ TARGET = Target(
         per_channel=True,
         quantize_bias=True,
         quantize_residual=True,
+        integer_sums=True,
         reduce_range=saturates(),
     ),
     converter="deploykit.converters.onnxruntime.convert:convert_job",
