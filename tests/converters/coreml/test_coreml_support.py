@@ -43,3 +43,40 @@ def test_type_that_the_file_leaves_out_is_a_refusal_and_no_crash(tmp_path):
     report = deploykit.check(tmp_path / "model.onnx", targets=["coreml"])
     assert [(f.code, f.tensor) for f in report.findings if f.severity == "error"] == [("DK202", "x")]
     assert "unknown" in report.findings[0].message
+
+
+def test_without_bounds_a_graph_is_tried_with_open_sizes(tmp_path):
+    # The rank of p comes out when the Reshape is lowered: inference alone does not know it.
+    text = """<ir_version: 9, opset_import: ["": 17]>
+        g (float[n,?,8] x, float[8,4] w) => (float y)
+        <int64 i = {0}, int64[1] z = {0}, int64[1] r = {-1}, int64[1] e = {8}> {
+            s = Shape (x)
+            [first] n1 = Gather (s, z)
+            [joined] a = Concat <axis=0> (n1, r, e)
+            [same] v = Reshape (x, a)
+            [product] p = MatMul (v, w)
+            [all] y = Relu (p)
+        }"""
+    path = tmp_path / "model.onnx"
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(model, path)
+    report = deploykit.check(path, targets=["coreml"])
+    (bounds,) = [finding for finding in report.findings if finding.code == "DK520"]
+    assert "'n' and 'x_dim1'" in bounds.message
+    assert "--dim n=1..64 --dim x_dim1=1..64" in bounds.hint
+    assert [finding.code for finding in report.findings if finding.code in ("DK201", "DK210")] == []
+
+
+def test_what_open_sizes_alone_forbid_is_conditional_and_says_which_sizes_to_give(tmp_path):
+    text = """<ir_version: 9, opset_import: ["": 17]>
+        g (float[n,m,k] x) => (float[a,b] y) { [flat] f = Flatten (x) [after] y = Relu (f) }"""
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    report = deploykit.check(path, targets=["coreml"])
+    told = [finding for finding in report.findings if finding.code == "DK209"]
+    assert [finding.node for finding in told] == ["flat", "after"]
+    assert "not with all sizes open: sizes on both sides of its axis vary" in told[0].message
+    assert "--dim n=SIZE --dim m=SIZE --dim k=SIZE" in told[0].hint
+    report = deploykit.check(path, targets=["coreml"], dims=["n=1..4", "m=3", "k=5"])
+    assert [finding.code for finding in report.findings if finding.severity in ("error", "warning")] == []
