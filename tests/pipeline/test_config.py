@@ -73,6 +73,7 @@ def test_inputs_give_the_contract_of_state_and_images(write):
         (", calib: calib.npz", "", "DK810", ":5:5", ["calibration data"]),
         ("openvino:", "openvin:", "DK814", ":8:3", ["openvin", "openvino"]),
         ("openvino: {precisions: [fp32, int8]}", "openvino: {options: {nope: 1}}", "DK814", ":8:3", ["nope"]),
+        ("openvino: {precisions: [fp32, int8]}", "coreml: {options: {route: torch}}", "DK814", ":8:3", ["exported ONNX"]),
         ("[fp32, int8]}", "[fp32, fp16]}", "DK814", ":8:33", ["fp16", "quantize"]),
         ("targets:\n", "targets: [\n", "DK811", ":8", ["not YAML"]),
         ("targets:\n", "source: again\ntargets:\n", "DK811", ":6:1", ["second time"]),

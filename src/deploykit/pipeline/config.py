@@ -12,7 +12,7 @@ from deploykit import io
 from deploykit import precision as precisions
 from deploykit.data.contract import InputContract
 from deploykit.data.dataset import READABLE
-from deploykit.errors import ConfigError, DeploykitError
+from deploykit.errors import ConfigError, DeploykitError, UsageError
 from deploykit.pipeline.located_yaml import LocatedYaml
 from deploykit.pipeline.sections import (
     BenchSection,
@@ -27,11 +27,14 @@ from deploykit.pipeline.sections import (
     TargetSection,
     ValidateSection,
 )
+from deploykit.route import AUTO, ONNX
 from deploykit.target import check_options, parse_target, require_converter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from deploykit.target import Target
 
 
 class Config(Section):
@@ -181,6 +184,7 @@ def _check_names(config: Config, located: LocatedYaml) -> None:
             target, version = parse_target(name)
             require_converter(target, version)
             check_options(target, section.options)
+            _check_route(target, section.options)
         except DeploykitError as problem:
             raise ConfigError(
                 f"{place}: {problem.message}",
@@ -220,6 +224,18 @@ def _check_names(config: Config, located: LocatedYaml) -> None:
                 file=located.path,
                 hint="add `evaluate: {data: DATA, metric: top1}`",
             )
+
+
+def _check_route(target: Target, options: Mapping[str, Any]) -> None:
+    """Refuses a direct route (UsageError DK557): what is checked, quantized and scored is the exported ONNX."""
+    route = options.get("route")
+    if target.routes and route is not None and route not in (AUTO, ONNX):
+        raise UsageError(
+            f"route: {route} leaves ONNX out, and `run` makes every artifact from the exported ONNX",
+            code="DK557",
+            target=target.name,
+            hint=f"deploykit convert SOURCE --to {target.name} --option route={route} -o OUT",
+        )
 
 
 def _check_files(config: Config, located: LocatedYaml) -> None:
