@@ -31,6 +31,8 @@ _MOVES = frozenset(_MOVED.split())
 # Their result is about as large as their first input.
 _SAME = "abs cast identity reduce_l1_norm reduce_l2_norm reduce_mean reduce_sum reshape squeeze transpose expand_dims"
 _SAME_SIZE = frozenset(_SAME.split())
+# They hand on what their input holds.
+_CARRIES = frozenset(["identity", "reshape", "squeeze", "transpose", "expand_dims", "tile", "slice_by_index"])
 # Arithmetic on sizes and positions.
 _COUNTING = "add ceil clip floor floor_div inverse maximum minimum mod mul pow real_div round select sqrt sub transpose"
 _INDEX = _MOVES | frozenset(_COUNTING.split())
@@ -109,13 +111,8 @@ class Islands:
             return
         divisor = operation.inputs[name]
         least = self._evidence.smallest.get(divisor.name, np.inf)
-        maker = divisor.op
-        if maker is not None and maker.op_type in _GUARDS:
-            # So small it may get with other data, whatever it was on this.
-            scalars = [
-                largest(value) for v in _flat(maker) if (value := constant_of(v)) is not None and value.size == 1
-            ]
-            least = min([least, *(size for size in scalars if size > 0)])
+        # So small it may get with other data, whatever it was on this.
+        least = min(least, _guarded(divisor))
         todo = [(divisor, float(least))]
         while todo:
             variable, size = todo.pop()
@@ -177,6 +174,19 @@ def _flat(operation: Any) -> list[Any]:
     for given in operation.inputs.values():
         found += list(given) if isinstance(given, (list, tuple)) else [given] if given is not None else []
     return found
+
+
+def _guarded(variable: Any) -> float:
+    """The scalar that keeps a variable from 0, as it arrives there; infinite where there is none."""
+    maker = variable.op
+    if maker is None:
+        return float(np.inf)
+    if maker.op_type in _GUARDS:
+        found = [largest(value) for v in _flat(maker) if (value := constant_of(v)) is not None and value.size == 1]
+        return min((size for size in found if size > 0), default=float(np.inf))
+    if maker.op_type == "sqrt":
+        return float(_guarded(maker.x) ** 0.5)
+    return _guarded(maker.x) if maker.op_type in _CARRIES else float(np.inf)
 
 
 def _divided(variable: Any) -> bool:
