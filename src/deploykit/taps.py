@@ -70,11 +70,17 @@ class Taps(abc.ABC):
         """
 
     def save_part(
-        self, path: Path, names: Sequence[str], given: Mapping[str, Array], called: Mapping[str, str]
+        self,
+        path: Path,
+        names: Sequence[str],
+        given: Mapping[str, Array],
+        called: Mapping[str, str],
+        like: Mapping[str, Array],
     ) -> tuple[Path, ...]:
         """Writes what makes the named tensors of the given ones, in the artifact's own format; () where it cannot.
 
-        called: the name that a tensor has there as input or output. The first of the files is the artifact.
+        like: values that the named tensors have. called: the name that a tensor has there as input or output. The first
+        of the files is the artifact.
         """
         return ()
 

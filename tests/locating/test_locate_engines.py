@@ -9,6 +9,7 @@ from onnx import numpy_helper
 
 import deploykit
 from deploykit.errors import OutputError, UsageError
+from deploykit.io import size_of
 
 
 def errors(report):
@@ -95,6 +96,10 @@ def test_a_package_with_another_weight(package, tmp_path):
     assert located["execution"] == "simulated"
     assert located["matched"] == located["tensors"] == 200
     assert not located["alone"]["agrees"]
+    files = located["repro"]["files"]
+    assert size_of(tmp_path / "sub.mlpackage") < size_of(package / "fault.mlpackage") / 5  # its own weights only
+    alone = again(files, located["repro"]["command"])
+    assert (alone.metrics["outputs"][0]["name"], alone.exit_code) == ("/block.12/Conv_97/out", 1)
 
 
 def test_what_cannot_be_looked_into_is_refused_first(pair, package):

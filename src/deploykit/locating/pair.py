@@ -103,8 +103,10 @@ class Pair:
             "repro": None,
         }
         if save is not None:
+            own = self._given(given)
+            like = self._candidate.read(self._theirs, [self._known[tensor]], own)[self._known[tensor]]
             facts["repro"] = save_repro(
-                save, self._graph, self._candidate, tensor, self._known, given, self._given(given), self._feeds, format
+                save, self._graph, self._candidate, tensor, self._known, given, own, like, self._feeds, format
             )
         return facts | {"looks": self._looks}
 

@@ -28,15 +28,17 @@ def save_repro(
     known: Mapping[str, str],
     given: Mapping[str, Array],
     own: Mapping[str, Array],
+    like: Array,
     feeds: Mapping[str, Array],
     format: str,
 ) -> dict[str, Any]:
     """Writes the part that makes a tensor, and its inputs as `.npz` beside it.
 
     known: the candidate's name by the reference's. given: what the part starts from, by the reference's names, with the
-    reference's values; own: the same by the candidate's names, in its types. feeds: of the whole model, for parts that
-    begin at its inputs. format: of the candidate. Of an ONNX candidate SUB.onnx is its part and SUB.reference.onnx the
-    other; of another one SUB.onnx is the reference's part and the candidate's lies beside it where its format allows.
+    reference's values; own: the same by the candidate's names, in its types. like: the tensor in the candidate. feeds:
+    of the whole model, for parts that begin at its inputs. format: of the candidate. Of an ONNX candidate SUB.onnx is
+    its part and SUB.reference.onnx the other; of another one SUB.onnx is the reference's part, and the candidate's lies
+    beside it where its format allows.
     Returns JSON: files (names), pair (reference's and candidate's among them; None where the candidate's part could not
     be written), data, nodes of the reference's part.
     """
@@ -48,7 +50,7 @@ def save_repro(
     for name, value in inputs.items():
         value.shape = ir.Shape(values[name].shape)
     called = {known[name]: name for name in (*given, tensor)}
-    made = candidate.save_part(path, [known[tensor]], own, called)
+    made = candidate.save_part(path, [known[tensor]], own, called, {known[tensor]: like})
     other = path.with_name(f"{path.stem}.reference.onnx") if made and format == "onnx" else path
     files = [other.with_name(name) for name in graph.save(part, other)]
     data = path.with_suffix(".npz")

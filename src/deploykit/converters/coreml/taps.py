@@ -61,6 +61,7 @@ class CoreMLTaps(Taps):
 
     def __init__(self, path: Path) -> None:
         """Opens the package. Raises what `SimulatedRuntime` does."""
+        self._path = path
         self._inside = _Inside(path)
         self.engine = self._inside.engine
         self.inputs = self._inside.inputs
@@ -89,6 +90,20 @@ class CoreMLTaps(Taps):
     def read(self, feeds: Feeds, names: Sequence[str], given: Mapping[str, Array] | None = None) -> Outputs:
         """Variables by name, of one run of the whole program."""
         return self._inside.read(feeds, names, given or {})
+
+    def save_part(
+        self,
+        path: Path,
+        names: Sequence[str],
+        given: Mapping[str, Array],
+        called: Mapping[str, str],
+        like: Mapping[str, Array],
+    ) -> tuple[Path, ...]:
+        """The part as a package; () where one of its inputs or outputs is what the interface of a package has not."""
+        from deploykit.converters.coreml.part import save_package_part
+
+        package = path.with_suffix(".mlpackage")
+        return (package,) if save_package_part(self._path, package, names, given, like, called) else ()
 
 
 def open_taps(path: Path, options: RuntimeOptions) -> Taps:

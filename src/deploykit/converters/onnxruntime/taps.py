@@ -102,7 +102,12 @@ class OnnxTaps(Taps):
         return {name: self._meant(name, outputs[cast.get(name, name)]) for name in names}
 
     def save_part(
-        self, path: Path, names: Sequence[str], given: Mapping[str, Array], called: Mapping[str, str]
+        self,
+        path: Path,
+        names: Sequence[str],
+        given: Mapping[str, Array],
+        called: Mapping[str, str],
+        like: Mapping[str, Array],
     ) -> tuple[Path, ...]:
         """The part as an ONNX file, in the model's own types; () where integers stand for its inputs or outputs."""
         if any(name in self._scales for name in (*names, *given)):

@@ -75,7 +75,12 @@ class OpenVinoTaps(Taps):
         return {name: as_array(request.get_output_tensor(place)) for place, name in enumerate(names)}
 
     def save_part(
-        self, path: Path, names: Sequence[str], given: Mapping[str, Array], called: Mapping[str, str]
+        self,
+        path: Path,
+        names: Sequence[str],
+        given: Mapping[str, Array],
+        called: Mapping[str, str],
+        like: Mapping[str, Array],
     ) -> tuple[Path, ...]:
         """The part as an IR."""
         part, order = self._part(names, given)
