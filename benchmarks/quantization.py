@@ -5,7 +5,7 @@ python benchmarks/quantization.py [--models WORD,...] [--recipes WORD,...] [--ag
 Writes benchmarks/quantization.json, of which docs/generate.py makes the table in docs/quantization.md. A cell that is
 there stays as it is unless --again is given, so that an interrupted run goes on; what failed is tried again. WORD: only
 models or recipes whose name contains it. --latency measures latencies of what was made before, interleaved (a quiet
-machine, please). The peers run in an environment of their own, which is made in a cache folder.
+machine, please), with --recipes of those alone. The peers run in an environment of their own, made in a cache folder.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def main() -> None:
         if options.latency:
             from quantization_latency import measure
 
-            measure(name, folder, load()[name]["cells"], keep)
+            measure(name, folder, load()[name]["cells"], keep, recipes)
             continue
         for recipe in recipes:
             known = load().get(name, {"cells": {}})["cells"].get(recipe)

@@ -18,15 +18,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
-ROUNDS = 9
-ROUND_S = 0.25
+ROUNDS = 7
+ROUND_S = 0.2
 # The recipes whose latency says something: one of each form of graph.
 TIMED = (
     *("int8 auto", "int8 openvino", "int8 tensorrt-rtx", "int8 search", "int8-dynamic", "int8-weights"),
     *("int4-weights auto", "fp16"),
-    *("onnxruntime percentile U8S8", "onnxruntime percentile S8S8", "onnxruntime dynamic", "NNCF PTQ"),
+    *(
+        "onnxruntime minmax U8S8",
+        "onnxruntime percentile U8S8",
+        "onnxruntime percentile S8S8",
+        "onnxruntime dynamic",
+        "NNCF PTQ",
+    ),
 )
 OPENVINO = frozenset({"int8 auto", "int8 openvino", "int8-weights", "int4-weights auto", "NNCF PTQ"})
 
@@ -58,8 +64,14 @@ class Side:
         self._process.wait()
 
 
-def measure(name: str, folder: Path, cells: dict[str, Any], keep: Callable[[str, str, dict[str, Any]], None]) -> None:
-    """Adds `latency_ratio` (onnxruntime) and `openvino_latency_ratio` to the cells of one model."""
+def measure(
+    name: str,
+    folder: Path,
+    cells: dict[str, Any],
+    keep: Callable[[str, str, dict[str, Any]], None],
+    recipes: Collection[str],
+) -> None:
+    """Adds `latency_ratio` (onnxruntime) and `openvino_latency_ratio` to the cells of one model, of these recipes."""
     from quantization_peers_setup import slug
 
     feed = next(iter(sorted((folder / "eval").glob("*.npz"))))
@@ -67,7 +79,7 @@ def measure(name: str, folder: Path, cells: dict[str, Any], keep: Callable[[str,
         float_side = Side(engine, folder / "model.onnx", feed)
         for recipe in TIMED:
             path = folder / "made" / f"{slug(recipe)}.onnx"
-            if recipe not in cells or "failed" in cells[recipe] or not path.exists():
+            if recipe not in recipes or recipe not in cells or "failed" in cells[recipe] or not path.exists():
                 continue
             if engine == "openvino" and recipe not in OPENVINO:
                 continue
