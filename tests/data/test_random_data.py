@@ -138,3 +138,15 @@ def test_a_sum_of_dimensions_is_the_sum_of_their_sizes() -> None:
     assert all(sizes["mask"] == sizes["ids"] + sizes["cache"] for sizes in shapes)
     assert len({sizes["mask"] for sizes in shapes}) > 2
     assert "'new', 'past'" in data.findings[0].message
+
+
+def test_every_combination_of_sets_comes_in_turn_the_smallest_and_the_largest_first(
+    opened: Callable[..., Dataset],
+) -> None:
+    dims = {"n": DimRange.of_sizes("n", (8, 1, 4)), "m": DimRange.of_sizes("m", (2, 5)), "k": DimRange("k", 1, 9)}
+    data = opened("random", "x:float32[n,m]", "z:float32[k,n]", dims=dims, samples=12)
+    shapes = [(*sample.feeds["x"].shape, sample.feeds["z"].shape[1]) for sample in data]
+    assert shapes[0] == (1, 2, 1)
+    assert shapes[1] == (8, 5, 8)
+    assert set(shapes[:6]) == {(n, m, n) for n in (1, 4, 8) for m in (2, 5)}
+    assert shapes[6:] == shapes[:6]

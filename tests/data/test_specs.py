@@ -104,3 +104,15 @@ def test_importing_specs_needs_the_standard_library_only() -> None:
     code = "import sys, deploykit.data.specs; print({m.partition('.')[0] for m in sys.modules} & {'numpy', 'pydantic'})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_set_of_sizes() -> None:
+    assert parse_dim("batch=1,8") == DimRange("batch", 1, 8, (1, 8))
+    assert parse_dim("n=8, 1 ,8") == DimRange("n", 1, 8, (8, 1))
+    assert parse_dim("n=4,4") == DimRange("n", 4, 4)
+    assert parse_range("n", "16,32").describe() == "n=16,32"
+    for text in ("n=1,", "n=,1", "n=1,2..3", "n=1,x"):
+        with pytest.raises(UsageError, match="is not NAME=MIN"):
+            parse_dim(text)
+    with pytest.raises(UsageError, match="must fix one value"):
+        parse_fixed_dim("n=1,8")

@@ -73,7 +73,7 @@ def test_inputs_give_the_contract_of_state_and_images(write):
         (", calib: calib.npz", "", "DK810", ":5:5", ["calibration data"]),
         ("openvino:", "openvin:", "DK814", ":8:3", ["openvin", "openvino"]),
         ("openvino: {precisions: [fp32, int8]}", "openvino: {options: {nope: 1}}", "DK814", ":8:3", ["nope"]),
-        ("openvino: {precisions: [fp32, int8]}", "coreml: {options: {route: torch}}", "DK814", ":8:3", ["exported ONNX"]),
+        ("openvino: {precisions: [fp32, int8]}", "coreml: {options: {route: torch}}", "DK814", ":8:3", ["ONNX"]),
         ("[fp32, int8]}", "[fp32, fp16]}", "DK814", ":8:33", ["fp16", "quantize"]),
         ("targets:\n", "targets: [\n", "DK811", ":8", ["not YAML"]),
         ("targets:\n", "source: again\ntargets:\n", "DK811", ":6:1", ["second time"]),
@@ -183,3 +183,12 @@ def test_a_precision_with_options_of_another_is_refused(tmp_path, entry, said):
         load_config(path)
     assert said in caught.value.message
     assert f"{path}:2" in caught.value.message
+
+
+@pytest.mark.parametrize("written", ["{batch: '1,8'}", "{batch: [1, 8]}", "\n      batch: 1, 8"])
+def test_a_set_of_sizes(write, written):
+    text = GOOD.replace(
+        "{dtype: float32, shape: [batch, 3, 8, 8], dims: {batch: 1..64}}",
+        f"\n    dtype: float32\n    shape: [batch, 3, 8, 8]\n    dims: {written}",
+    )
+    assert [spec.replace(" ", "") for spec in load_config(write(text)).dim_specs()] == ["batch=1,8"]

@@ -21,16 +21,19 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False, use_attribute_docstrings=True)
 
 
-def _ranges(dims: dict[str, str | int]) -> dict[str, str | int]:
-    for name, bounds in dims.items():
+def _ranges(dims: dict[str, str | int | list[int]]) -> dict[str, str | int | list[int]]:
+    found: dict[str, str | int | list[int]] = {}
+    for name, given in dims.items():
+        bounds = ",".join(map(str, given)) if isinstance(given, list) else given
         try:
             specs.parse_dim(f"{name}={bounds}")
         except DeploykitError as problem:
             raise ValueError(problem.message) from problem
-    return dims
+        found[name] = bounds
+    return found
 
 
-Dims = Annotated[dict[str, str | int], pydantic.AfterValidator(_ranges)]
+Dims = Annotated[dict[str, str | int | list[int]], pydantic.AfterValidator(_ranges)]
 
 
 class InputSection(Section):
@@ -41,7 +44,7 @@ class InputSection(Section):
     shape: list[int | str] | None = None
     """Dimensions; a name is a symbolic dimension."""
     dims: Dims = {}
-    """Bounds of symbolic dimensions: `batch: 1..64`, or `1..` without an upper one."""
+    """Bounds of symbolic dimensions: `batch: 1..64`, `1..` without an upper one, or the only sizes, `[1, 8]`."""
     preprocess: PreprocessSpec | None = None
     """How images become this input: used by calibration, parity, accuracy and bench alike."""
     carry: str | None = None
