@@ -14,12 +14,13 @@ TARGET = Target(
     packages=("openvino",),
     distributions=("openvino",),
     precisions=("fp32", "fp16", "int8", "int8-weights", "int4-weights", "mixed"),
-    # What its low-precision pass keeps in one kernel: uint8 activations with a fitted zero point (padded convolutions of
-    # int8 ones come out wrong in 2026.4.1: 5 dB where 16 were due), int8 weights per channel, a float bias. 7-bit weights
-    # where ONNX Runtime's scheme has them: without VNNI its x86 kernels saturate pairs of products in int16 too.
+    # What its low-precision pass keeps in one kernel: uint8 activations with a fitted zero point (models with int8 ones
+    # come out wrong in 2026.4.1: PP-OCR rec with 5 dB in place of 16, attacut with 11 in place of 34), int8 weights per
+    # channel, a float bias. 7-bit weights where ONNX Runtime's scheme has them: without VNNI its x86 kernels saturate
+    # pairs of products in int16 too.
     # Its integer convolutions fuse what follows them (Mul, Add, hard swish) and may write float, so Q/DQ stands where
-    # integers are read, once: a second pair behind a pool or a Transpose is a Convert and a FakeQuantize. Products of two
-    # computed factors take no zero points: with them attention runs in bfloat16 between conversions.
+    # integers are read, once: a second pair behind a pool or a Transpose is a Convert and a FakeQuantize. Products of
+    # two computed factors take no zero points: with them attention runs in bfloat16 between conversions.
     # A Reduce that ends in a QuantizeLinear starts its maximum at the integer 0, and its minimum: what lies below the
     # zero point is lost (2026.4.1, CPU: 15 and 0 dB; no public issue, pull 18835 mended a neighbour). So Q/DQ goes
     # before it.
