@@ -14,6 +14,8 @@ from deploykit.converters.coreml.simulator import (
     reduce,
     resize,
     shape,
+    vendor_blocks,
+    vendor_compressed,
 )
 from deploykit.converters.coreml.simulator.interpreter import Interpreter, lacking
 from deploykit.converters.coreml.simulator.table import EVALUATORS
@@ -33,4 +35,6 @@ __all__ = [
     "reduce",
     "resize",
     "shape",
+    "vendor_blocks",
+    "vendor_compressed",
 ]
