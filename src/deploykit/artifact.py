@@ -47,6 +47,7 @@ class Artifact:
     files: the artifact's files relative to `path.parent`, main file first (`m.xml`, `m.bin`).
     precision: "fp32", "fp16", "int8", "int8-weights", ...
     execution: whether its parity was proven on the real engine, simulated, or not executed here.
+    interface: where inputs and outputs differ from those of the model it was made from, and which sizes they take.
     companions: files and folders beside it that are not part of it (`m.assets`, the tokenizer of `m.onnx`).
     parent_sha256: digest of the artifact it was made from; None for a source.
     """
@@ -67,6 +68,7 @@ class Artifact:
     tool_versions: dict[str, str] = dataclasses.field(default_factory=dict)
     files: tuple[str, ...] = ()
     companions: tuple[str, ...] = ()
+    interface: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, path: Path, format: str, *, files: tuple[str, ...] = (), **facts: Any) -> Artifact:
@@ -108,6 +110,7 @@ class Artifact:
             "stage": self.stage,
             "options": self.options,
             "tool_versions": dict(sorted(self.tool_versions.items())),
+            **({"interface": self.interface} if self.interface else {}),
             "files": {name: io.digest([self.path.parent / name]) for name in self.files},
             **(
                 {"companions": {name: io.digest([self.path.parent / name]) for name in self.companions}}
@@ -144,6 +147,7 @@ def artifact_from_dict(facts: dict[str, Any], path: Path | None = None) -> Artif
         tool_versions=facts.get("tool_versions", {}),
         files=tuple(files),
         companions=tuple(facts.get("companions") or ()),
+        interface=facts.get("interface") or {},
     )
 
 

@@ -24,6 +24,7 @@ class Product:
 
     files: names beside the main file that belong to the artifact, main file first; empty when there is only one.
     companions: names beside it that are published along and are not part of it.
+    interface: how inputs and outputs differ from those of the model, in JSON form, for the manifest.
     kept: what to publish beside the output, under its own name, when a finding fails: the best that was possible. It is
     a path from the staging folder into a folder of its own.
     """
@@ -39,6 +40,7 @@ class Product:
     files: tuple[str, ...] = ()
     companions: tuple[str, ...] = ()
     kept: str | None = None
+    interface: dict[str, Any] = dataclasses.field(default_factory=dict)
     findings: list[Finding] = dataclasses.field(default_factory=list)
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -145,6 +147,7 @@ def _make(
             stage=stage.name,
             options=stage.options,
             tool_versions=product.tool_versions,
+            interface=product.interface,
         )
         report.artifacts.append(made)
         try:

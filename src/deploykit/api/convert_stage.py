@@ -184,6 +184,7 @@ class ConvertStage(Stage):
             opset=model.opset,
             tool_versions=made["versions"],
             files=tuple(made["files"]),
+            interface=made.get("interface") or {},
             companions=tuple(companions),
             findings=findings,
             metrics={**made["metrics"], **({"route": ONNX} if self.target.routes else {})},

@@ -217,3 +217,48 @@ def test_sizes_without_a_name_are_not_tied(agrees):
         model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = "?"
     model.graph.output[0].type.tensor_type.ClearField("shape")
     agrees(model, {"x": RANDOM.normal(size=(1, 3, 5)).astype(np.float32)}, dims={"?": [2, 6]})
+
+
+def test_the_manifest_says_what_differs_at_the_interface_and_which_shapes_are_taken(tmp_path, save):
+    model = save("""
+    <ir_version: 9, opset_import: ["" : 17]>
+    g (int64[n,3] "input.ids", bool[n,3] mask, float scale) => (bool[n,3] "out:0", float[n,3] y) {
+      b = Equal ("input.ids", "input.ids")
+      "out:0" = And (b, mask)
+      f = Cast <to=1> ("input.ids")
+      y = Mul (f, scale)
+    }""")
+    texts = set()
+    for name in ("a", "b"):
+        output = tmp_path / name / "m.mlpackage"
+        output.parent.mkdir()
+        deploykit.convert(model, to="coreml", output=output, dims=["n=2..4"], samples=3)
+        texts.add(output.with_name("m.mlpackage.deploykit.json").read_text())
+    assert len(texts) == 1
+    interface = json.loads(texts.pop())["interface"]
+
+    def spec(name, dtype, *shape):
+        return {"name": name, "dtype": dtype, "shape": list(shape)}
+
+    assert interface == {
+        "changed": [
+            {
+                "kind": "input",
+                "model": spec("input.ids", "int64", "n", 3),
+                "artifact": spec("input_ids", "int32", "n", 3),
+            },
+            {"kind": "input", "model": spec("mask", "bool", "n", 3), "artifact": spec("mask", "float32", "n", 3)},
+            {"kind": "input", "model": spec("scale", "float32"), "artifact": spec("scale", "float32", 1)},
+            {"kind": "output", "model": spec("out:0", "bool", "n", 3), "artifact": spec("out_0", "float32", "n", 3)},
+        ],
+        "ranges": {"input.ids": [[2, 4], [3, 3]], "mask": [[2, 4], [3, 3]]},
+    }
+
+
+def test_the_manifest_of_an_unchanged_interface_says_nothing_of_it(tmp_path, save):
+    fixed = LINEAR.replace("batch", "2")
+    deploykit.convert(save(fixed), to="coreml", output=tmp_path / "m.mlpackage", samples=1)
+    assert "interface" not in json.loads((tmp_path / "m.mlpackage.deploykit.json").read_text())
+    deploykit.convert(save(LINEAR), to="coreml", output=tmp_path / "s.mlpackage", dims=["batch=1,8"], samples=1)
+    manifest = json.loads((tmp_path / "s.mlpackage.deploykit.json").read_text())
+    assert manifest["interface"] == {"shapes": {"x": [[1, 4], [8, 4]]}}

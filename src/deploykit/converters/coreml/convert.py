@@ -27,6 +27,7 @@ from deploykit.converters.coreml.shapes import (
     shape_mismatches,
     write_shapes,
 )
+from deploykit.converters.coreml.shapes_record import interface_record
 from deploykit.converters.coreml.support import NAME, fixed_dims, interface_problems
 from deploykit.converters.profiles import Profile, resolve_profiles
 from deploykit.lazy import versions_of
@@ -56,7 +57,7 @@ def convert_job(
     """
     target = deployment_target(options)
     loaded = graph.infer_shapes(graph.load(Path(model)))
-    inputs, outputs = graph.interface(loaded)
+    in_model = inputs, outputs = graph.interface(loaded)
     shapes, findings = resolve_profiles(inputs, dims, profiles, target=NAME)
     findings += interface_problems(inputs, outputs)
     result: dict[str, Any] = {
@@ -91,6 +92,7 @@ def convert_job(
             findings += interface_mismatches(asked.arrays(inputs), asked.vectors(outputs), built.names, opened.facts)
             findings += asked.mismatches(opened, built.names)
             result |= asked.facts(product_facts(inputs, outputs, built.names, opened.facts), built.names, opened.facts)
+            result["interface"] = interface_record(*in_model, built.names, result, flexibility)
             if half is not None:
                 result["metrics"]["compute_precision"] = half.facts
                 result["precision"] = half.precision(precision)

@@ -31,6 +31,7 @@ from deploykit.converters.coreml.naming import mil_names
 from deploykit.converters.coreml.options import deployment_target
 from deploykit.converters.coreml.package import normalize
 from deploykit.converters.coreml.shapes import declared, plan, shape_mismatches, write_shapes
+from deploykit.converters.coreml.shapes_record import interface_record
 from deploykit.converters.coreml.support import NAME, interface_problems
 from deploykit.converters.profiles import resolve_profiles
 from deploykit.lazy import versions_of
@@ -76,6 +77,7 @@ def write_package(handed: Handed, front: Front) -> dict[str, Any]:
         findings += interface_mismatches(inputs, asked.vectors(outputs), names, opened.facts)
         findings += asked.mismatches(opened, names)
         result |= asked.facts(product_facts(inputs, outputs, names, opened.facts), names, opened.facts)
+        result["interface"] = interface_record(inputs, outputs, names, result, flexibility)
     result["findings"] = [finding.as_dict() for finding in findings]
     return result
 
