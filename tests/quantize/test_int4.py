@@ -232,3 +232,22 @@ def test_a_row_that_is_no_multiple_takes_the_next_smaller_block(tmp_path):
     assert {attribute.name: attribute.i for attribute in node.attribute} == {"axis": 0, "block_size": 16}
     feeds = {"x": normal(7, 80)}
     assert sqnr_db(run(path, feeds)["y"], run(out, feeds)["y"]) > 17
+
+
+def test_recurrent_weights_that_stay_float_are_not_copied(tmp_path):
+    """Two layers that take gates of one constant in orders of their own: computed once each, they would be two."""
+    text = """g (float[t,1,64] s) => (float[t,1,1,64] a, float[t,1,1,64] b) {
+        front = Slice (w, zero, half, one)
+        back = Slice (w, half, all, one)
+        other = Concat <axis = 1> (back, front)
+        same = Concat <axis = 1> (front, back)
+        a = LSTM <hidden_size = 64> (s, other, r)
+        b = LSTM <hidden_size = 64> (s, same, r)
+    }"""
+    ends = {
+        name: np.array([number], np.int64) for name, number in {"zero": 0, "half": 128, "all": 256, "one": 1}.items()
+    }
+    path = onnx_text(text, tmp_path / "m.onnx", w=normal(1, 256, 64), r=normal(1, 256, 64), **ends)
+    out, facts, _ = made(path)
+    assert "DK392" in {item["code"] for item in facts["findings"]}
+    assert out.stat().st_size < path.stat().st_size * 1.02

@@ -22,15 +22,18 @@ Array = np.ndarray[Any, Any]
 MOVES = frozenset({"Concat", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
 
-def fold_weights(model: ir.Model) -> int:
-    """Computes the weight operands that only move constants around, in all graphs; returns how many there were."""
+def fold_weights(model: ir.Model, *, recurrent: bool = True) -> int:
+    """Computes the weight operands that only move constants around, in all graphs; returns how many there were.
+
+    recurrent: those of LSTM, GRU and RNN too; left out where they stay float, since a folded copy only takes room.
+    """
     rewriter = Rewriter(model)
     known: dict[int, Array | None] = {}
     opset = graph.opset(model)
     folded = 0
     for place in places(model.graph):
         node = place.node
-        for index in _weight_inputs(node):
+        for index in _weight_inputs(node, recurrent=recurrent):
             value = node.inputs[index]
             if value is None or is_constant(value) or value.producer() is None:
                 continue
@@ -46,11 +49,11 @@ def fold_weights(model: ir.Model) -> int:
     return folded
 
 
-def _weight_inputs(node: ir.Node) -> tuple[int, ...]:
+def _weight_inputs(node: ir.Node, *, recurrent: bool) -> tuple[int, ...]:
     if node.domain:
         return ()
     if node.op_type in RECURRENT:
-        return (1, 2)
+        return (1, 2) if recurrent else ()
     return (0, 1) if node.op_type in MAC_OPS else ()
 
 

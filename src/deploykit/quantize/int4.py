@@ -35,7 +35,7 @@ def quantize_int4(source: Path, output: Path, settings: Settings, on_progress: O
     check_blocks(settings.block_size)
     model, said = load_float(source, minimum_opset=MINIMUM_OPSET if form.contributed else INT4_OPSET)
     check_exclusions(model, settings.exclude)
-    fold_weights(model)
+    fold_weights(model, recurrent=False)  # which have no 4-bit form
     sites, left = find_sites(model, settings.exclude, settings.block_size, form)
     rounding = Rounding(model, source, settings, form)
     done = write_sites(model, sites, rounding, form, on_progress)
