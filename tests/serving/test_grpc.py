@@ -109,7 +109,8 @@ def test_refusals_have_the_protocols_codes_and_our_reasons(client: Any) -> None:
     assert (code, "keeps no state" in text) == ("StatusCode.UNIMPLEMENTED", True)
     wanted = [triton.InferRequestedOutput("y", class_count=3)]
     assert refused(lambda: client.infer("log", [tensor([[1, 2]])], outputs=wanted))[0] == "StatusCode.UNIMPLEMENTED"
-    assert refused(lambda: client.load_model("log"))[0] == "StatusCode.UNIMPLEMENTED"
+    code, text = refused(lambda: client.load_model("log"))
+    assert (code, "no repository" in text) == ("StatusCode.PERMISSION_DENIED", True)
     code, _ = refused(lambda: client.infer("log", [tensor(np.ones((200_000, 2)))]))
     assert code == "StatusCode.RESOURCE_EXHAUSTED"
     assert client.is_server_ready()

@@ -217,7 +217,11 @@ def test_unknown_models_versions_and_paths(client: Client) -> None:
 
 
 def test_metadata(client: Client) -> None:
-    assert client("GET", "/v2").json()["extensions"] == ["binary_tensor_data", "schedule_policy"]
+    assert client("GET", "/v2").json()["extensions"] == [
+        "binary_tensor_data",
+        "schedule_policy",
+        "model_repository",
+    ]
     assert client("GET", "/v2/models/log").json() == {
         "name": "log",
         "versions": ["1"],

@@ -19,29 +19,39 @@ def lay(root: Path, *files: str) -> Path:
 
 
 def test_the_newest_version_of_the_only_model(tmp_path: Path) -> None:
-    lay(tmp_path, "a/2/model.onnx", "a/10/model.onnx", "a/config.pbtxt", "a.deploykit.json", ".git/x")
-    found = repository.find(tmp_path)
+    lay(tmp_path, "a/2/model.onnx", "a/10/model.onnx", "a.deploykit.json", ".git/x")
+    (found,) = repository.entries_of(tmp_path)
     assert (found.path, found.name, found.version) == (tmp_path / "a/10/model.onnx", "a", "10")
+    assert [entry.version for entry in repository.entries_of(tmp_path, every=True)] == ["2", "10"]
 
 
 def test_the_model_folder_itself(tmp_path: Path) -> None:
     lay(tmp_path, "a/1/model.xml", "a/draft/model.onnx", "a/007/model.onnx", "b/1/model.onnx")
-    found = repository.find(tmp_path / "a")
+    (found,) = repository.entries_of(tmp_path / "a")
     assert (found.path, found.name, found.version) == (tmp_path / "a/1/model.xml", "a", "1")
 
 
-def test_several_models_are_listed(tmp_path: Path) -> None:
-    lay(tmp_path, "a/1/model.onnx", "b/1/model.onnx")
-    with pytest.raises(UsageError, match="2 models: a, b") as caught:
-        repository.find(tmp_path)
-    assert caught.value.code == "DK704"
-    assert str(tmp_path / "a") in caught.value.hint
+def test_several_models_in_the_versions_that_their_configurations_choose(tmp_path: Path) -> None:
+    lay(tmp_path, *(f"{name}/{version}/model.onnx" for name in "abcd" for version in (1, 2, 3)))
+    policies = {"a": "all { }", "b": "specific { versions: [1, 3, 9] }", "c": "latest { num_versions: 2 }"}
+    for name, policy in policies.items():
+        (tmp_path / name / "config.pbtxt").write_text(f"version_policy: {{ {policy} }}")
+    made = [(entry.name, entry.version) for entry in repository.entries_of(tmp_path)]
+    assert made == [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("b", "3"), ("c", "2"), ("c", "3"), ("d", "3")]
+
+
+def test_an_entry_differs_once_a_file_of_it_does(tmp_path: Path) -> None:
+    lay(tmp_path, "a/1/model.onnx", "a/1/model.onnx.data", "a/2/model.onnx")
+    before = repository.entries_of(tmp_path, every=True)
+    (tmp_path / "a/1/model.onnx.data").write_text("longer")
+    after = repository.entries_of(tmp_path, every=True)
+    assert (before[0] == after[0], before[1] == after[1]) == (False, True)
 
 
 def test_a_folder_without_models(tmp_path: Path) -> None:
     lay(tmp_path, "a/notes.txt", "b/1/other.onnx")
     with pytest.raises(InvalidFileError) as caught:
-        repository.find(tmp_path)
+        repository.entries_of(tmp_path)
     assert caught.value.code == "DK706"
 
 

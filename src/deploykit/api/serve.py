@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from pathlib import Path
@@ -11,15 +12,18 @@ from deploykit import graph, lazy
 from deploykit.api.extensions import extension_libraries
 from deploykit.api.validate import described
 from deploykit.comparison import require_runnable, why_not_runnable
+from deploykit.errors import UsageError
 from deploykit.report import Report, warning
 from deploykit.runtime import RuntimeOptions
 from deploykit.serving import repository
 from deploykit.target import format_of, require_packages, target_of_format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from deploykit.api.extensions import CustomOps
+    from deploykit.serving.model import Model
+    from deploykit.serving.repository import Entry
 
 GRPC_PORT = 8001
 _MEGABYTE = 1 << 20
@@ -40,35 +44,43 @@ def serve(
     device: Literal["cpu", "gpu", "npu", "all"] = "cpu",
     provider: str | None = None,
     custom_ops: CustomOps = None,
+    reload_seconds: float | None = None,
+    repository_control: bool = False,
     log_level: int = logging.INFO,
     on_ready: Callable[[dict[str, Any]], None] | None = None,
 ) -> Report:
     """Serves an artifact over HTTP and gRPC until SIGINT, SIGTERM, or an error while loading; blocks.
 
-    artifact: a file of any format that runs here, or a model repository with one model (its newest version).
+    artifact: a file of any format that runs here, or a model repository: every model, in the versions that its
+    config.pbtxt chooses (the newest otherwise).
     name: of the model; the file's stem, or the folder's name, otherwise. http_port, grpc_port: 0 picks a free
     one; grpc_port is 8001 when not given, or a free one beside a free http_port. grpc: False serves HTTP alone.
     custom_ops: the engine's extension library, see `extensions.extension_libraries`.
     max_body_mb: megabytes (2**20 bytes) of a request. max_batch: rows of requests computed in one call of the engine;
     1 computes each alone; None batches where a trial while loading shows that it pays. max_delay_ms: milliseconds that
     a request may wait for others. instances: calls of the engine at the same time; None chooses.
-    log_level: of the JSON lines on stderr.
+    reload_seconds: how often to look for new, changed and removed versions in the repository; None: never.
+    repository_control: let clients list, load and unload its models. log_level: of the JSON lines on stderr.
     on_ready: called once, from another thread, with {"ready": true, "http": port, "grpc": port, "models": [name]}.
-    Returns a report with metrics {"model", "version", "engine", "lanes", "threads", "max_batch"}; requests that had to
-    be cut off while the server stopped are a warning (DK707), and so is a batch size that the model cannot have
-    (DK724).
+    Returns a report with metrics {"model", "version", "engine", "lanes", "threads", "max_batch"} of the first model,
+    and "models" with those of all; requests that had to be cut off while the server stopped are a warning (DK707), and
+    so is a batch size that the model cannot have (DK724).
     Raises UsageError (DK701 port, DK702 host, DK703 name), UnavailableError when the artifact cannot run here,
     MissingDependencyError without the `serve` extra, and what loading the artifact raises.
     """
     started = time.perf_counter()
-    path, model_name, version = _resolve(Path(artifact), name)
     modules = ["starlette", "uvicorn", "httptools", "prometheus_client"]
-    for module in [*modules, *(["grpc", "tritonclient"] if grpc else [])]:
+    for module in [*modules, *(["grpc", "tritonclient"] if grpc or Path(artifact).is_dir() else [])]:
         lazy.require(module, "serve", purpose="deploykit serve")
-    require_engine(path)
-    libraries = extension_libraries(custom_ops, [target_of_format(format_of(path) or "")])
+    entries, folder = _entries(Path(artifact), name)
+    for entry in entries:
+        require_engine(entry.path)
+    formats = {format_of(entry.path) or "" for entry in entries}
+    libraries = extension_libraries(custom_ops, [target_of_format(format) for format in sorted(formats)])
     options = RuntimeOptions(device=device, provider=provider, custom_ops=libraries)
     from deploykit.serving.batching import BatchPolicy
+    from deploykit.serving.capacity import Permits, usable_cpus
+    from deploykit.serving.catalog import Catalog
     from deploykit.serving.dataplane import DataPlane
     from deploykit.serving.inference import Limits
     from deploykit.serving.logs import json_logs
@@ -76,36 +88,65 @@ def serve(
     from deploykit.serving.server import Server, listen
 
     bound = listen(host, http_port)
-    with json_logs(log_level):
+    permits = Permits(usable_cpus())
+
+    def make(entry: Entry) -> Model:
+        config = entry.config
         policy = None if max_batch is None else BatchPolicy(max_batch, max_delay_ms / 1e3)
-        model = Model(path, name=model_name, version=version, options=options, batching=policy, instances=instances)
+        if policy is None and config is not None and config.max_batch_size > 0:
+            policy = config.batching or BatchPolicy()
+        return Model(
+            entry.path,
+            name=entry.name,
+            version=entry.version,
+            options=options,
+            batching=policy,
+            instances=instances or (config.instances if config is not None else None),
+            config=config,
+            permits=permits,
+        )
+
+    with json_logs(log_level):
+        models = [make(entry) for entry in entries]
+        plane = DataPlane(models)
+        if folder is not None:
+            plane.catalog = Catalog(plane, folder, make, control=repository_control, name=name)
+            for entry in entries:
+                plane.catalog.adopt(entry)
         limits = Limits(max_body=int(max_body_mb * _MEGABYTE))
         port = (GRPC_PORT if http_port else 0) if grpc_port is None else grpc_port
-        server = Server(DataPlane([model]), bound, limits, (host, port) if grpc else None)
+        server = Server(plane, bound, limits, (host, port) if grpc else None, reload_seconds)
 
         def ready() -> None:
             if on_ready is not None:
                 ports = {"http": server.port, "grpc": server.grpc_port}
-                on_ready({"ready": True, **ports, "models": [model_name]})
+                on_ready({"ready": True, **ports, "models": sorted({entry.name for entry in entries})})
 
         cut_off = server.run(ready)
-    report = Report(
-        "serve",
-        metrics={
-            "model": model_name,
-            "version": version,
+    report = Report("serve", metrics=_facts(models), seconds=time.perf_counter() - started)
+    for model in models if max_batch is not None and max_batch > 1 else ():
+        if model.alone_because is not None:
+            why = f"--max-batch {max_batch} was not used for model {model.name!r}: {model.alone_because}"
+            report.add(warning("DK724", why))
+    if cut_off:
+        report.add(warning("DK707", f"{cut_off} requests did not end in time and were cut off when the server stopped"))
+    return report
+
+
+def _facts(models: Sequence[Model]) -> dict[str, Any]:
+    """What was served: the first model's facts by themselves, as there is one most of the time, and those of all."""
+    rows = [
+        {
+            "model": model.name,
+            "version": model.version,
             "engine": model.engine,
             "lanes": model.capacity.lanes,
             "threads": model.capacity.threads,
             "max_batch": model.policy.max_rows,
-        },
-        seconds=time.perf_counter() - started,
-    )
-    if max_batch is not None and max_batch > 1 and model.alone_because is not None:
-        report.add(warning("DK724", f"--max-batch {max_batch} was not used: {model.alone_because}"))
-    if cut_off:
-        report.add(warning("DK707", f"{cut_off} requests did not end in time and were cut off when the server stopped"))
-    return report
+        }
+        for model in models
+    ]
+    return {**rows[0], "models": rows}
 
 
 def require_engine(path: Path) -> None:
@@ -122,15 +163,25 @@ def require_engine(path: Path) -> None:
     require_packages(target, f"{target.title} artifacts")
 
 
-def _resolve(artifact: Path, name: str | None) -> tuple[Path, str, str]:
-    """The file to load, the model's name and version."""
-    if artifact.is_dir() and format_of(artifact) is None:
-        found = repository.find(artifact)
-        path, default, version = found.path, found.name, found.version
-    else:
-        path, default, version = artifact, artifact.stem, "1"
-    if path.suffix == ".onnx":
-        graph.check_file(path)
-    chosen = default if name is None else name
-    repository.check_name(chosen)
-    return path, chosen, version
+def _entries(artifact: Path, name: str | None) -> tuple[list[Entry], Path | None]:
+    """What is served, and the repository that it comes from; None for an artifact by itself."""
+    if not artifact.is_dir() or format_of(artifact) is not None:
+        if artifact.suffix == ".onnx":
+            graph.check_file(artifact)
+        chosen = artifact.stem if name is None else name
+        repository.check_name(chosen)
+        return [repository.Entry(artifact, chosen, "1")], None
+    found = repository.entries_of(artifact)
+    names = sorted({entry.name for entry in found})
+    if name is not None and len(names) > 1:
+        raise UsageError(
+            f"{artifact} has {len(names)} models, and --name is one name: {', '.join(names)}",
+            code="DK704",
+            file=artifact,
+            hint=f"leave --name away, or serve one of them: deploykit serve '{artifact / names[0]}'",
+        )
+    for entry in found:
+        if entry.path.suffix == ".onnx":
+            graph.check_file(entry.path)
+        repository.check_name(name or entry.name)
+    return [dataclasses.replace(entry, name=name) if name is not None else entry for entry in found], artifact

@@ -27,7 +27,7 @@ from deploykit.report import Report
 def serve(
     ui: Ui,
     artifact: Annotated[
-        Path, typer.Argument(metavar="ARTIFACT_OR_REPOSITORY", help="The artifact, or a repository of one model.")
+        Path, typer.Argument(metavar="ARTIFACT_OR_REPOSITORY", help="The artifact, or a model repository.")
     ],
     name: Annotated[
         str | None, typer.Option("--name", metavar="N", help="The model's name; the file's stem otherwise.")
@@ -67,6 +67,13 @@ def serve(
         int | None,
         typer.Option("--instances", metavar="N", min=1, max=64, help="Calls of the engine at the same time."),
     ] = None,
+    reload: Annotated[
+        float | None,
+        typer.Option("--reload", metavar="SECONDS", min=0.1, help="Look so often for new versions in the repository."),
+    ] = None,
+    repository_control: Annotated[
+        bool, typer.Option("--repository-control", help="Let clients list, load and unload the repository's models.")
+    ] = False,
     device: DeviceOpt = "cpu",
     provider: ProviderOpt = None,
     custom_ops: CustomOpsOpt = None,
@@ -91,6 +98,8 @@ def serve(
         max_batch=max_batch,
         max_delay_ms=max_delay_ms,
         instances=instances,
+        reload_seconds=reload,
+        repository_control=repository_control,
         device=device,
         provider=provider,
         custom_ops=custom_ops,

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
+import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _CGROUP = Path("/sys/fs/cgroup")
 # Below this a second thread costs more in hand-over than it computes; several requests side by side gain more.
@@ -18,6 +24,30 @@ class Capacity:
 
     lanes: int
     threads: int
+
+
+class Permits:
+    """The CPUs of a server, shared by its models: together they use no more threads than there are."""
+
+    def __init__(self, cpus: int) -> None:
+        """cpus: from `usable_cpus`."""
+        self._free = cpus
+        self._all = cpus
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def held(self, threads: int) -> Iterator[None]:
+        """So many CPUs, at most all, while the block runs; waits for them."""
+        wanted = min(threads, self._all)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= wanted)
+            self._free -= wanted
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += wanted
+                self._changed.notify_all()
 
 
 def usable_cpus(cgroup: Path = _CGROUP, membership: Path = Path("/proc/self/cgroup")) -> int:

@@ -15,6 +15,7 @@ from deploykit.serving.model import State
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from deploykit.serving.catalog import Catalog
     from deploykit.serving.model import Model
 
     Array = np.ndarray[Any, Any]
@@ -54,7 +55,8 @@ class InferResult:
 class DataPlane:
     """The models of a server.
 
-    draining: the server finishes what it has and is not ready for more. cut_off: requests it gave up on.
+    draining: the server finishes what it has and is not ready for more. cut_off: requests it gave up on. catalog: the
+    repository that the models come from, if they do.
     """
 
     def __init__(self, models: Iterable[Model]) -> None:
@@ -62,6 +64,7 @@ class DataPlane:
         self._models: dict[str, dict[str, Model]] = {}
         self.draining = False
         self.cut_off = 0
+        self.catalog: Catalog | None = None
         for model in models:
             self._models.setdefault(model.name, {})[model.version] = model
 
@@ -69,6 +72,22 @@ class DataPlane:
     def models(self) -> list[Model]:
         """Every version of every model."""
         return [model for versions in self._models.values() for model in versions.values()]
+
+    def put(self, model: Model) -> None:
+        """Adds a model, or puts it in the place of the same version."""
+        self._models.setdefault(model.name, {})[model.version] = model
+
+    def take(self, name: str, version: str) -> Model | None:
+        """Takes a model out: it gets no new requests. None where there is none."""
+        versions = self._models.get(name, {})
+        found = versions.pop(version, None)
+        if not versions:
+            self._models.pop(name, None)
+        return found
+
+    def find(self, name: str, version: str) -> Model | None:
+        """That version of that model; None where there is none."""
+        return self._models.get(name, {}).get(version)
 
     @property
     def ready(self) -> bool:
@@ -93,7 +112,8 @@ class DataPlane:
         """The model to use when none is named. Raises UnknownModelError when there are several."""
         if len(self._models) != 1:
             raise UnknownModelError(
-                f"this server has {len(self._models)} models, so one must be named: {', '.join(self._models)}"
+                f"this server has {len(self._models)} models, so one must be named: {', '.join(self._models)}",
+                hint="POST /v2/models/NAME/infer",
             )
         return self.model(next(iter(self._models)))
 
@@ -102,7 +122,7 @@ class DataPlane:
             return self._models[name]
         near = difflib.get_close_matches(name, self._models, n=1)
         raise UnknownModelError(
-            f"there is no model {name[:80]!r}; this server has {', '.join(map(repr, self._models))}",
+            f"there is no model {name[:80]!r}; this server has {', '.join(map(repr, self._models)) or 'none'}",
             hint=f"did you mean {near[0]!r}?" if near else "",
         )
 

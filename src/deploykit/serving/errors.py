@@ -40,6 +40,18 @@ class UnknownModelError(RequestError):
     default_code = "DK710"
 
 
+class ForbiddenError(RequestError):
+    """The server was not started to let clients do this."""
+
+    default_code = "DK728"
+
+
+class LoadError(RequestError):
+    """A model that a client asks for cannot be loaded."""
+
+    default_code = "DK729"
+
+
 class TooLargeError(RequestError):
     """The request is larger than the limit."""
 

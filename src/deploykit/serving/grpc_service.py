@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from deploykit.errors import UsageError
 from deploykit.serving import errors, grpc_tensors, v2
+from deploykit.serving.catalog import catalog_of
 from deploykit.serving.exchange import Exchange, Recorder, request_id
 from deploykit.serving.inference import sentence
 from deploykit.version import __version__
@@ -22,12 +24,14 @@ if TYPE_CHECKING:
     from deploykit.serving.model import Model
 
 SERVICE = "inference.GRPCInferenceService"
-EXTENSIONS = ["schedule_policy"]
+EXTENSIONS = ["schedule_policy", "model_repository"]
 _CODES: dict[type[errors.RequestError], grpc.StatusCode] = {
     errors.UnreadableRequestError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UnfitInputError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UnsupportedRequestError: grpc.StatusCode.UNIMPLEMENTED,
     errors.InferenceError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.LoadError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.ForbiddenError: grpc.StatusCode.PERMISSION_DENIED,
     errors.UnknownModelError: grpc.StatusCode.NOT_FOUND,
     errors.TooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.EngineError: grpc.StatusCode.INTERNAL,
@@ -57,6 +61,9 @@ class Service:
             "ModelReady": ("health", self.model_ready),
             "ServerMetadata": ("metadata", self.server),
             "ModelMetadata": ("metadata", self.metadata),
+            "RepositoryIndex": ("repository", self.index),
+            "RepositoryModelLoad": ("repository", self.load),
+            "RepositoryModelUnload": ("repository", self.unload),
         }
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -103,8 +110,9 @@ class Service:
     async def infer(self, message: Any, exchange: Exchange, context: Any) -> Any:
         """ModelInfer."""
         model = self._loaded(message.model_name, message.model_version, exchange)
-        asked = grpc_tensors.read_request(message, model, context.time_remaining())
-        exchange.result = result = await self._plane.infer(model, asked)
+        with model.in_use():
+            asked = grpc_tensors.read_request(message, model, context.time_remaining())
+            exchange.result = result = await self._plane.infer(model, asked)
         return grpc_tensors.write_response(result, message.id)
 
     async def live(self, message: Any, exchange: Exchange, context: Any) -> Any:
@@ -128,6 +136,21 @@ class Service:
         """ModelMetadata."""
         model = self._loaded(message.name, message.version, exchange)
         return self._messages.ModelMetadataResponse(**v2.metadata(model, self._plane.versions(model.name)))
+
+    async def index(self, message: Any, exchange: Exchange, context: Any) -> Any:
+        """RepositoryIndex."""
+        rows = await catalog_of(self._plane).index(ready=message.ready)
+        return self._messages.RepositoryIndexResponse(models=[dataclasses.asdict(row) for row in rows])
+
+    async def load(self, message: Any, exchange: Exchange, context: Any) -> Any:
+        """RepositoryModelLoad."""
+        await catalog_of(self._plane).load(message.model_name)
+        return self._messages.RepositoryModelLoadResponse()
+
+    async def unload(self, message: Any, exchange: Exchange, context: Any) -> Any:
+        """RepositoryModelUnload."""
+        await catalog_of(self._plane).unload(message.model_name)
+        return self._messages.RepositoryModelUnloadResponse()
 
     def _loaded(self, name: str, version: str, exchange: Exchange) -> Model:
         model = self._plane.model(name, version)

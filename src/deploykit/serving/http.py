@@ -6,6 +6,7 @@ see `inference`.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -13,6 +14,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from deploykit.serving import errors, strict_json, v2
+from deploykit.serving.bodies import read_body
+from deploykit.serving.catalog import catalog_of
 from deploykit.serving.edge import Edge
 from deploykit.serving.inference import Inference, Limits, refusal
 from deploykit.serving.metrics import CONTENT_TYPE, Metrics
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
     from deploykit.serving.exchange import Exchange
     from deploykit.serving.model import Model
 
-EXTENSIONS = ["binary_tensor_data", "schedule_policy"]
+EXTENSIONS = ["binary_tensor_data", "schedule_policy", "model_repository"]
+_SMALL_BODY = 1 << 20
 
 
 def create_app(plane: DataPlane, limits: Limits | None = None, metrics: Metrics | None = None) -> ASGIApp:
@@ -64,18 +68,27 @@ class Routes:
             *(self._route(f"{base}/ready", "health", self.model_ready) for base in (model, version)),
             *(self._route(base, "metadata", self.metadata) for base in (model, version)),
             self._route("/v2", "metadata", self.server),
+            self._route("/v2/repository/index", "repository", self.index, "POST"),
+            self._route("/v2/repository/models/{name}/load", "repository", self.load, "POST"),
+            self._route("/v2/repository/models/{name}/unload", "repository", self.unload, "POST"),
             self._route("/metrics", "metrics", self.metrics),
             self._route("/openapi.json", "docs", self.openapi),
             self._route("/docs", "docs", self.docs),
         ]
 
-    def _route(self, path: str, endpoint: str, answer: Callable[[Request, Exchange], Awaitable[Response]]) -> Route:
+    def _route(
+        self,
+        path: str,
+        endpoint: str,
+        answer: Callable[[Request, Exchange], Awaitable[Response]],
+        method: str = "GET",
+    ) -> Route:
         async def handle(request: Request) -> Response:
             exchange: Exchange = request.scope["deploykit"]
             exchange.endpoint = endpoint
             return await answer(request, exchange)
 
-        return Route(path, handle, methods=["GET"])
+        return Route(path, handle, methods=[method])
 
     def _model(self, request: Request) -> Model:
         parameters = request.path_params
@@ -109,6 +122,35 @@ class Routes:
     async def server(self, request: Request, exchange: Exchange) -> Response:
         """Name, version and extensions of this server."""
         return _json({"name": "deploykit", "version": __version__, "extensions": EXTENSIONS})
+
+    async def index(self, request: Request, exchange: Exchange) -> Response:
+        """What the repository has; with `{"ready": true}` what of it answers."""
+        asked = await self._document(request)
+        if type(ready := asked.get("ready", False)) is not bool:
+            raise errors.UnreadableRequestError("ready must be true or false")
+        rows = await catalog_of(self._plane).index(ready=ready)
+        return Response(strict_json.dump([dataclasses.asdict(row) for row in rows]), media_type="application/json")
+
+    async def load(self, request: Request, exchange: Exchange) -> Response:
+        """Loads a model of the repository, or loads it again."""
+        await self._document(request)
+        await catalog_of(self._plane).load(request.path_params["name"])
+        return Response()
+
+    async def unload(self, request: Request, exchange: Exchange) -> Response:
+        """Takes a model out once its requests are answered."""
+        await self._document(request)
+        await catalog_of(self._plane).unload(request.path_params["name"])
+        return Response()
+
+    async def _document(self, request: Request) -> dict[str, Any]:
+        """The JSON object of a small request; an empty body is one, too."""
+        headers = dict(request.scope["headers"])
+        body = await read_body(headers, request.receive, _SMALL_BODY, self._limits.idle_seconds)
+        document = strict_json.parse(body) if body.strip() else {}
+        if not isinstance(document, dict):
+            raise errors.UnreadableRequestError("the request must be a JSON object, or nothing")
+        return document
 
     async def metrics(self, request: Request, exchange: Exchange) -> Response:
         """Prometheus' text format."""

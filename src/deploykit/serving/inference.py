@@ -36,6 +36,8 @@ STATUS: dict[type[errors.RequestError], int] = {
     errors.UnfitInputError: 400,
     errors.UnsupportedRequestError: 400,
     errors.InferenceError: 400,
+    errors.LoadError: 400,
+    errors.ForbiddenError: 403,
     errors.UnknownModelError: 404,
     errors.SlowRequestError: 408,
     errors.TooLargeError: 413,
@@ -103,17 +105,19 @@ class Inference:
             raise AssertionError(path)
         model = self._ready(self._plane.model(found[1], found[2] or ""), exchange)
         header_length = _header_length(headers)
-        body = await read_body(headers, receive, self._limits.max_body, self._limits.idle_seconds)
-        asked, answering = v2.read_request(body, header_length, model)
-        exchange.result = result = await self._plane.infer(model, asked)
+        with model.in_use():
+            body = await read_body(headers, receive, self._limits.max_body, self._limits.idle_seconds)
+            asked, answering = v2.read_request(body, header_length, model)
+            exchange.result = result = await self._plane.infer(model, asked)
         content, length, exchange.non_finite = v2.write_response(result, answering)
         return _answered(content, exchange, result, length)
 
     async def _predict(self, headers: Mapping[bytes, bytes], receive: Receive, exchange: Exchange) -> Answer:
         """The short form: POST /predict."""
         model = self._ready(self._plane.only_model(), exchange)
-        body = await read_body(headers, receive, self._limits.max_body, self._limits.idle_seconds)
-        exchange.result = result = await self._plane.infer(model, beginner.read_request(body, model))
+        with model.in_use():
+            body = await read_body(headers, receive, self._limits.max_body, self._limits.idle_seconds)
+            exchange.result = result = await self._plane.infer(model, beginner.read_request(body, model))
         content, exchange.non_finite = beginner.write_response(result)
         return _answered(content, exchange, result, None)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import enum
 import re
@@ -17,17 +19,22 @@ from deploykit.serving.batch_trial import batched_inputs, policy_for
 from deploykit.serving.batching import Batcher, BatchPolicy, Computed
 from deploykit.serving.checks import check_feeds, differing_symbols
 from deploykit.serving.datatypes import DATATYPES
-from deploykit.serving.errors import EngineError, InferenceError, NotReadyError
+from deploykit.serving.errors import EngineError, InferenceError, NotReadyError, UnfitInputError
 from deploykit.serving.lanes import Lanes
+from deploykit.serving.repository_config import check_tensors
 from deploykit.target import format_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from deploykit.artifact import TensorSpec
     from deploykit.runtime import Feeds, Outputs, Runtime
+    from deploykit.serving.capacity import Permits
+    from deploykit.serving.repository_config import RepositoryConfig
 
 QUEUE_LIMIT = 512
+_DRAIN_TURN = 0.02
 # What other servers call the pair of engine and format.
 _PLATFORMS = {"onnx": "onnxruntime_onnx", "openvino": "openvino_ir"}
 _SOURCE_PLACE = re.compile(r"\S*\.(?:cc|cpp|hpp|h):\d+\S*\s*")
@@ -47,8 +54,9 @@ class Model:
 
     path: the artifact. options: how its engine is opened; `threads` is decided here. batching: how requests are put
     together; None lets `load` find out whether that is right and pays. instances: calls of the engine at the same
-    time; None chooses. A model is created at once and loaded by `load`, which may take long; until then it is known
-    and not ready.
+    time; None chooses. config: what a repository says about it, which is checked. permits: the CPUs that it shares
+    with other models. A model is created at once and loaded by `load`, which may take long; until then it is known and
+    not ready.
     """
 
     def __init__(
@@ -61,6 +69,8 @@ class Model:
         cpus: int | None = None,
         batching: BatchPolicy | None = None,
         instances: int | None = None,
+        config: RepositoryConfig | None = None,
+        permits: Permits | None = None,
     ) -> None:
         self.path = path
         self.name = name
@@ -83,6 +93,9 @@ class Model:
         self._batcher: Batcher | None = None
         self._batching = batching
         self._instances = instances
+        self._config = config
+        self._permits = permits
+        self._users = 0
         self._known_good: Feeds | None = None
         self._lock = threading.Lock()
 
@@ -94,6 +107,8 @@ class Model:
         try:
             runtime = self._open(self._cpus)
             _check_datatypes(runtime, self.path)
+            if self._config is not None:
+                check_tensors(self._config, runtime.inputs, runtime.outputs)
             feeds = self._random_feeds(runtime)
             seconds = self._warm_up(runtime, feeds)
             chosen = capacity.plan(self._cpus, seconds, concurrent=runtime.concurrent, instances=self._instances)
@@ -161,7 +176,29 @@ class Model:
         if batcher is None:
             raise self.not_ready()
         check_feeds(feeds, self.inputs)
+        self._check_rows(feeds)
         return await batcher.predict(feeds, priority=priority, timeout=timeout)
+
+    def _check_rows(self, feeds: Feeds) -> None:
+        most = self._config.max_batch_size if self._config is not None else 0
+        for name, array in feeds.items() if most else ():
+            if array.shape[0] > most:
+                raise UnfitInputError(f"input {name!r} has {array.shape[0]} rows, and max_batch_size is {most}")
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[Model]:
+        """While a request is read, computed and answered: `drain` waits for it."""
+        self._users += 1
+        try:
+            yield self
+        finally:
+            self._users -= 1
+
+    async def drain(self) -> None:
+        """Closes the model once nothing uses it."""
+        while self._users:
+            await asyncio.sleep(_DRAIN_TURN)
+        await asyncio.to_thread(self.close)
 
     def not_ready(self) -> NotReadyError:
         """The error for a request that comes too early or too late."""
@@ -182,7 +219,8 @@ class Model:
         if runtime is None:
             raise self.not_ready()
         try:
-            outputs = runtime.predict(feeds)
+            with self._permits.held(self.capacity.threads) if self._permits is not None else contextlib.nullcontext():
+                outputs = runtime.predict(feeds)
         except Exception as problem:  # vendors' own classes
             raise self._explained(problem, feeds, runtime) from problem
         self.state = State.READY if self.state is State.FAILED else self.state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import stat
 from typing import TYPE_CHECKING
 
 from deploykit import io
@@ -12,6 +13,8 @@ from deploykit.errors import InvalidFileError, OutputError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from deploykit.serving.repository_config import RepositoryConfig
+
 CONFIG = "config.pbtxt"
 VERSION = 1
 _NAME_LIMIT = 200
@@ -20,12 +23,17 @@ MODEL_FILES: dict[str, str] = {"onnx": "model.onnx", "openvino": "model.xml"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
-    """One version of one model: its artifact, its name and its version."""
+class Entry:
+    """One version of one model: its artifact, its name and its version.
+
+    config: what the repository says about it. signature: of its files; another one means that they have changed.
+    """
 
     path: Path
     name: str
     version: str
+    config: RepositoryConfig | None = None
+    signature: tuple[tuple[str, int, int], ...] = ()
 
 
 def check_name(name: str) -> None:
@@ -44,21 +52,17 @@ def check_name(name: str) -> None:
         )
 
 
-def find(folder: Path) -> Found:
-    """The newest version of the only model in a repository, or of the model whose folder this is.
+def is_model_folder(folder: Path) -> bool:
+    """Whether a folder has versions of one model, rather than models."""
+    return bool(versions_of(folder))
 
-    Raises InvalidFileError (DK706) for a folder that is neither, UsageError (DK704) when there are several models.
+
+def entries_of(folder: Path, *, every: bool = False) -> list[Entry]:
+    """What is to be served of a repository, or of one model's own folder; `every` version instead with `every`.
+
+    Raises InvalidFileError (DK706) for a folder that is neither, DK726 for a configuration that cannot be read.
     """
-    if versions_of(folder):
-        return _newest(folder)
-    models = [entry for entry in _folders(folder) if versions_of(entry)]
-    if len(models) > 1:
-        raise UsageError(
-            f"{folder} has {len(models)} models: {', '.join(model.name for model in models)}",
-            code="DK704",
-            file=folder,
-            hint=f"name one of them: deploykit serve '{models[0]}'",
-        )
+    models = [folder] if is_model_folder(folder) else [entry for entry in _folders(folder) if versions_of(entry)]
     if not models:
         raise InvalidFileError(
             f"{folder} is no model repository: nothing in it is NAME/VERSION/{' or '.join(MODEL_FILES.values())}",
@@ -66,7 +70,34 @@ def find(folder: Path) -> Found:
             file=folder,
             hint="deploykit package MODEL --as repository -o DIR makes one; an artifact file can be served as it is",
         )
-    return _newest(models[0])
+    return [entry for model in models for entry in _entries(model, every=every)]
+
+
+def _entries(folder: Path, *, every: bool) -> list[Entry]:
+    from deploykit.serving.repository_config import RepositoryConfig, read_config
+
+    file = folder / CONFIG
+    config = read_config(file) if file.is_file() else None
+    versions = versions_of(folder)
+    chosen = sorted(versions) if every else (config or RepositoryConfig()).chosen(list(versions))
+    name = folder.resolve().name
+    return [
+        Entry(versions[number], name, str(number), config, _signature(file, versions[number].parent))
+        for number in chosen
+    ]
+
+
+def _signature(config: Path, version: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, time and size of every file that decides what a version is; a file that goes meanwhile is left out."""
+    found = []
+    for file in (config, *sorted(version.rglob("*"))):
+        try:
+            facts = file.stat()
+        except OSError:
+            continue
+        if stat.S_ISREG(facts.st_mode):
+            found.append((file.name, facts.st_mtime_ns, facts.st_size))
+    return tuple(found)
 
 
 def versions_of(folder: Path) -> dict[int, Path]:
@@ -116,12 +147,6 @@ def _belongs(entry: Path) -> bool:
         or entry.name.endswith(MANIFEST_SUFFIX)
         or (entry.is_dir() and bool(versions_of(entry)))
     )
-
-
-def _newest(folder: Path) -> Found:
-    versions = versions_of(folder)
-    newest = max(versions)
-    return Found(versions[newest], folder.resolve().name, str(newest))
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -77,10 +77,14 @@ def _no_such_host(host: str, why: str) -> UsageError:
 class _Uvicorn(uvicorn.Server):
     """Uvicorn that ends with our exit codes and finishes what has reached it."""
 
-    def __init__(self, config: uvicorn.Config, plane: DataPlane, grpc: GrpcServer | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, plane: DataPlane, grpc: GrpcServer | None, reload_seconds: float | None
+    ) -> None:
         super().__init__(config)
         self._plane = plane
         self._grpc = grpc
+        self._reload_seconds = reload_seconds
+        self._watching: asyncio.Task[None] | None = None
         self.problem: Exception | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -93,6 +97,9 @@ class _Uvicorn(uvicorn.Server):
                 self.should_exit = True
                 return
         await super().startup(sockets)
+        if self._reload_seconds is not None and self._plane.catalog is not None:
+            watching = self._plane.catalog.watch(self._reload_seconds)
+            self._watching = asyncio.get_running_loop().create_task(watching)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -114,6 +121,8 @@ class _Uvicorn(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Not ready any more, no new connections, a last call for requests on their way, then uvicorn's own end."""
         self._plane.draining = True
+        if self._watching is not None:
+            self._watching.cancel()
         await asyncio.sleep(0)  # connections that the system has completed are accepted in this turn
         for server in self.servers:
             server.close()
@@ -138,8 +147,12 @@ class Server:
         bound: socket.socket,
         limits: Limits | None = None,
         grpc_address: tuple[str, int] | None = None,
+        reload_seconds: float | None = None,
     ) -> None:
-        """bound: from `listen`. grpc_address: host and port for gRPC, 0 for a free one; None for HTTP alone."""
+        """bound: from `listen`. grpc_address: host and port for gRPC, 0 for a free one; None for HTTP alone.
+
+        reload_seconds: how often the repository is looked at for new versions; None: never.
+        """
         limits = limits or Limits()
         metrics = Metrics(plane)
         self._plane = plane
@@ -164,7 +177,7 @@ class Server:
             from deploykit.serving.grpc_service import GrpcServer
 
             self._grpc = GrpcServer(plane, metrics, limits, *grpc_address)
-        self._server = _Uvicorn(config, plane, self._grpc)
+        self._server = _Uvicorn(config, plane, self._grpc, reload_seconds)
 
     @property
     def port(self) -> int:
@@ -205,6 +218,11 @@ class Server:
 
     def _load(self, on_ready: Callable[[], None]) -> None:
         try:
+            # A server that cannot listen must not leave an engine half loaded behind.
+            while not self._server.started and not self._server.should_exit:
+                threading.Event().wait(0.01)
+            if self._server.should_exit:
+                return
             for model in self._plane.models:
                 model.load()
                 self._log.info(
@@ -225,8 +243,6 @@ class Server:
                     self._log.warning(
                         "no warm-up", extra={"fields": {"model": model.name, "why": model.warm_up_problem}}
                     )
-            while not self._server.started and not self._server.should_exit:
-                threading.Event().wait(0.01)
             if not self._server.should_exit:
                 on_ready()
         except BaseException as problem:  # raised again in the thread that runs the server

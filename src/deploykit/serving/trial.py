@@ -21,7 +21,7 @@ def trial_job(folder: str, data: DataRequest) -> dict[str, Any]:
     Returns {"engine", "execution", "inputs", "outputs": specs as the engine has them, "made": {output: shape},
     "problem": why the call failed, or None}.
     """
-    found = repository.find(Path(folder))
+    found = repository.entries_of(Path(folder))[-1]
     runtime = open_runtime(found.path)
     facts: dict[str, Any] = {
         "engine": runtime.engine,
