@@ -7,7 +7,7 @@ ours. --write keeps the counts in benchmarks/coreml_rivals.json, from which docs
 
 right: shapes and values as the case says. refused: an error of the converter's own. crashed: another exception, the end
 of the process, the time limit, or a package that coremltools does not load. wrong: a package that gives other values,
-or a result of another shape than it declares itself. unchecked: the interpreter has no operator of it.
+or declares another shape. unchecked: Apple's documentation leaves it open, or the interpreter lacks an operator.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ RIVALS = {"onnx2coreml": "1.1.0", "onnxsim": "0.8.1"}
 RESULTS = ("right", "refused", "crashed", "wrong", "unchecked")
 SECONDS = 60.0
 KEPT = 300  # characters of a reason
+# Differences that are no proof against the converter, by the end of the case's name, looked at by hand.
+OPEN = {
+    "_select_last_index": "the documentation of reduce_argmax and reduce_argmin guarantees no order of ties",
+    "_div_int32_trunc": "the documentation of real_div does not say how it rounds integers",
+}
 
 
 def rivals_python() -> Path:
@@ -95,6 +100,10 @@ class Child:
             self._process = None
 
 
+class NotLoadedError(Exception):
+    """A package that coremltools does not load again."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """What became of a case."""
@@ -122,7 +131,10 @@ def evaluated(package: Path, model: onnx.ModelProto, feeds: dict[str, Any]) -> d
     from deploykit.converters.coreml.inspect import open_package
     from deploykit.converters.coreml.simulator import Interpreter
 
-    opened = open_package(package)
+    try:
+        opened = open_package(package)
+    except Exception as problem:  # whatever coremltools raises for a program that is not sound
+        raise NotLoadedError(f"does not load: {type(problem).__name__}: {problem}") from problem
     inputs = opened.function.inputs
     taken = by_name_or_place([value.name for value in model.graph.input if value.name in feeds], list(inputs))
     given = {}
@@ -150,12 +162,14 @@ def judge(module: Any, case: Any, package: Path, model: onnx.ModelProto, feeds: 
 
     try:
         made = evaluated(package, model, feeds)
+    except NotLoadedError as problem:
+        return "crashed", str(problem)
     except UnavailableError as problem:
         return "unchecked", problem.message
     except VendorError as problem:
         return "wrong", problem.message
-    except Exception as problem:  # whatever coremltools and the operators raise for a program that is not sound
-        return "crashed", f"does not load or run: {type(problem).__name__}: {problem}"
+    except Exception as problem:  # numpy's and torch's, where an operator is asked for something that they do not do
+        return "unchecked", f"the interpreter fails: {type(problem).__name__}: {problem}"
     missing = [name for name in expected if name not in made]
     if missing:
         return "wrong", f"output {missing[0]!r} is missing"
@@ -164,7 +178,8 @@ def judge(module: Any, case: Any, package: Path, model: onnx.ModelProto, feeds: 
         if np.ndim(wanted) == 0 and made[name].shape == (1,):
             made[name] = made[name].reshape(())
     result, why = module.judged(made, expected, case)
-    return result, why
+    known = next((reason for end, reason in OPEN.items() if case.name.endswith(end)), "")
+    return ("unchecked", known) if result == "wrong" and known else (result, why)
 
 
 def sweep(rival: str, only: str | None = None) -> list[Outcome]:
