@@ -249,8 +249,8 @@ def check_options(target: Target, options: Mapping[str, Any]) -> None:
     """Refuses an `--option` that the target does not know (UsageError DK803): never ignored."""
     for name in options:
         # `describe.*` takes any name behind its point.
-        family = f"{name.partition('.')[0]}.*"
-        if name not in target.options and (family not in target.options or name.endswith(".")):
+        family, _, member = name.partition(".")
+        if name not in target.options and not (member and f"{family}.*" in target.options):
             near = difflib.get_close_matches(name, target.options, n=1)
             raise UsageError(
                 f"target {target.name!r} has no option {name!r}",

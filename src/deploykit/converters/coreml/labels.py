@@ -55,7 +55,7 @@ class Classes:
                 target="coreml",
             )
         found = np.asarray([values[label] for label in self.labels], np.float64)
-        told = made.get(self.label)
+        told = _plain(made.get(self.label))
         if told is not None and not np.isnan(found).any() and values[told] != found.max():
             raise VendorError(
                 f"{self.label!r} is {told!r}, and {self.labels[int(found.argmax())]!r} has the largest value",
@@ -186,6 +186,11 @@ def classes_in(spec: Any, function: Any) -> Classes | None:
 
 def _labels_of(operation: Any) -> Any:
     return operation.inputs["classes"].val if operation.op_type == "classify" else None
+
+
+def _plain(label: Any) -> Any:
+    """An integer that comes as an array of rank 0."""
+    return label.item() if isinstance(label, (np.ndarray, np.generic)) else label
 
 
 def _label(item: Any) -> str | int:

@@ -76,8 +76,10 @@ def values_of(output: Mapping[str, Any], name: str, made: Mapping[str, Any]) -> 
         message = f"{output['values']} has other labels"
         raise ValueError(message)
     found = np.asarray([table[label] for label in output["labels"]], np.float64)
-    if table[made[output["label"]]] != found.max():
-        message = f"{output['label']} is {made[output['label']]!r}, which has not the largest value"
+    told = made[output["label"]]
+    label = told.item() if isinstance(told, (np.ndarray, np.generic)) else told
+    if table[label] != found.max():
+        message = f"{output['label']} is {label!r}, which has not the largest value"
         raise ValueError(message)
     return found
 
