@@ -17,6 +17,7 @@ from deploykit.parity import TOLERANCES
 from deploykit.pipeline.config import json_schema
 
 sys.path.insert(0, str(Path(__file__).parent))
+import coreml_ops_page
 import quantization_page
 from sources_page import page
 
@@ -61,32 +62,7 @@ def coreml_ops() -> str | None:
     sys.modules.update(dict.fromkeys(("torch", "transformers", "tensorflow", "sklearn", "xgboost")))
     from deploykit.converters.coreml.lowering import REGISTRY
 
-    counts = json.loads((DOCS.parent / "benchmarks" / "coreml_conformance.json").read_text(encoding="utf-8"))
-    cases = counts["by_operator"]
-    operators = {(entry.domain, entry.op) for entry in REGISTRY}
-    lines = [
-        "# ONNX operators that are lowered to Core ML",
-        "",
-        f"{len(operators)} operators. `deploykit check MODEL --target coreml` asks the same registry, node by node.",
-        "",
-        f"Of {counts['cases']} single-operator cases of onnx {counts['onnx']}'s node tests, shape-like operands as",
-        f"initializers as real models have them, {counts['right']} are right, {counts['refused']} refused with a",
-        f"reason, {counts['wrong']} wrong. Each goes through a package on disk (iOS17) and is evaluated by deploykit's",
-        "interpreter: Apple's documented semantics, not Apple's kernels.",
-        "",
-        "| operator | revisions | right / cases | what it becomes |",
-        "|---|---|---|---|",
-    ]
-    for entry in REGISTRY:
-        function = getattr(entry.function, "func", entry.function)
-        text = (function.__doc__ or "MIL's own operator.").split("\n")[0].replace("|", "\\|")
-        right, total = cases.get(entry.op, (None, None))
-        tested = "" if total is None else f"{right} / {total}"
-        name = f"{entry.domain}.{entry.op}" if entry.domain else entry.op
-        lines.append(f"| {name} | {', '.join(map(str, entry.since))} | {tested} | {text} |")
-    refused = {op: row for op, row in cases.items() if ("", op) not in operators}
-    listed = ", ".join(f"{op} ({total})" for op, (_, total) in refused.items())
-    return "\n".join([*lines, "", f"Without a lowering, by cases: {listed}.", ""])
+    return coreml_ops_page.page(REGISTRY)
 
 
 COREML = """\
