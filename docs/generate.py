@@ -13,12 +13,12 @@ from pathlib import Path
 
 from deploykit.explanations import load
 from deploykit.optimizers.rewrites import all_rewrites
-from deploykit.parity import TOLERANCES
 from deploykit.pipeline.config import json_schema
 
 sys.path.insert(0, str(Path(__file__).parent))
 import coreml_ops_page
 import quantization_page
+import tolerances_page
 from sources_page import page
 
 DOCS = Path(__file__).parent
@@ -32,22 +32,7 @@ def errors() -> str:
 
 
 def tolerances() -> str:
-    lines = [
-        "# Tolerances",
-        "",
-        "An output passes when every element satisfies `|candidate - reference| <= rtol * |reference| + atol`, with",
-        "`atol` a factor of the largest `|reference|`, or, where a signal-to-noise limit stands, when SQNR reaches it.",
-        "NaN and infinities never pass. A tolerance is never raised to what was observed.",
-        "",
-        "| precision | rtol | atol, x max abs ref | min SQNR, dB | note |",
-        "|---|---|---|---|---|",
-    ]
-    for precision, row in TOLERANCES.items():
-        sqnr = "" if row.min_sqnr_db is None else f"{row.min_sqnr_db:g}"
-        rtol = "" if row.rtol is None else f"{row.rtol:g}"
-        atol = "" if row.atol_factor is None else f"{row.atol_factor:g}"
-        lines.append(f"| {precision} | {rtol} | {atol} | {sqnr} | {row.note} |")
-    return "\n".join(lines) + "\n"
+    return tolerances_page.page(DOCS.parent / "benchmarks" / "rounding_faults.json")
 
 
 def schema() -> str:
