@@ -50,6 +50,30 @@ def test_half_precision_is_made_once_for_all_targets(folder):
     assert sum(step.stage == "quantize" and step.precision == "fp16" for step in steps) == 1
 
 
+def test_a_target_that_makes_half_precision_itself_gets_the_float_model_and_the_data(folder):
+    halves = [{"precision": "fp16", "calib": "calib.npz"}]
+    plan = by_key(make_plan(config(quantize=halves, targets={"coreml": {}, "onnxruntime": {}}), folder))
+    native, usual = plan["convert coreml fp16"], plan["convert onnxruntime fp16"]
+    assert native.subjects == ("simplify",)
+    assert usual.subjects == ("quantize fp16",)
+    assert native.options["options"] == {"compute_precision": "fp16"}
+    assert native.options["calib"] == str(folder / "calib.npz")
+    assert native.identity["calib"].startswith("file ") or len(native.identity["calib"]) >= 64
+    assert plan["convert coreml fp32"].options["calib"] is None
+    assert usual.options["calib"] is None
+    np.savez(folder / "calib.npz", x=np.ones((4, 3), np.float32))
+    again = by_key(make_plan(config(quantize=halves, targets={"coreml": {}, "onnxruntime": {}}), folder))
+    assert again["convert coreml fp16"].identity != native.identity
+    assert again["convert coreml fp32"].identity == plan["convert coreml fp32"].identity
+
+
+def test_what_its_converter_does_not_know_is_left_to_quantize(folder):
+    halves = [{"precision": "fp16", "exclude": ["Softmax"]}]
+    plan = by_key(make_plan(config(quantize=halves, targets={"coreml": {}}), folder))
+    assert plan["convert coreml fp16"].subjects == ("quantize fp16",)
+    assert "compute_precision" not in plan["convert coreml fp16"].options["options"]
+
+
 def test_targets_of_one_scheme_share_a_quantization_step(folder):
     from deploykit.target import get_target
 
