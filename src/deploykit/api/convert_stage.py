@@ -18,6 +18,7 @@ from deploykit.progress import OnProgress, Progress
 from deploykit.report import Finding, failure, note, warning
 from deploykit.route import ONNX
 from deploykit.stage import Product, Stage, Verification
+from deploykit.taps import can_tap
 from deploykit.target import Target, check_options, comparison_worker, unavailable
 
 if TYPE_CHECKING:
@@ -277,6 +278,7 @@ class ConvertStage(Stage):
         )
         result = settle(self._call_beside, reference, made.path, result, data, options, every_size=True)
         what = "its ONNX parent" if gate == "parent" else "its float source"
+        inside = reference.format == "onnx" and can_tap(made.format)
         evidence.metrics["parity"][gate] = {
             key: result[key] for key in ("outputs", "samples", "execution", "engines", "segments") if key in result
         }
@@ -289,7 +291,8 @@ class ConvertStage(Stage):
                 + (told.get(row["name"]) or _numbers(row)),
                 target=self.target.name,
                 tensor=row["name"],
-                hint=f"deploykit validate {reference.path.name} {made.path.name} shows every output",
+                hint=f"deploykit validate {reference.path.name} {made.path.name}"
+                + (" --locate names the node" if inside else " shows every output"),
             )
             for row in result["outputs"]
             if not row["passed"]
