@@ -1,8 +1,9 @@
 """Converts published models and the model zoo to Core ML, in fp32 and fp16, and compares the packages' values.
 
-python benchmarks/coreml_models.py [WORD...]   # writes benchmarks/coreml_models.json, of which docs/ has a table
+python benchmarks/coreml_models.py [--keep FOLDER] [WORD...]   # writes coreml_models.json, of which docs/ has a table
 
-WORD: only models whose name contains it; the other rows stay as they are. Published models lie beside the checkout; the
+WORD: only models whose name contains it; the other rows stay as they are. --keep: where the zoo's ONNX files stay, and
+are taken from when they are there. Rows are written as they come. Published models lie beside the checkout; the
 zoo (zoo.py) is made here, exported by both of PyTorch's exporters. The values are simulated: deploykit's interpreter of
 ML Programs, no Mac. References: onnxruntime without graph optimisation, and for the zoo PyTorch itself.
 """
@@ -109,8 +110,8 @@ def published_row(name, dims, folder):
     return judged(path, dims, samples, request, folder)
 
 
-def zoo_row(variant, folder):
-    """A variant of the zoo on its own feeds."""
+def zoo_row(variant, folder, scratch):
+    """A variant of the zoo on its own feeds. folder: of its ONNX. scratch: for packages."""
     path = folder / f"{zoo.stem(*variant)}.onnx"
     name, exporter, dynamic = variant
     row = {"title": zoo.ZOO[name].title, "asked": zoo.ZOO[name].asked, "exporter": exporter, "dynamic": dynamic}
@@ -123,10 +124,10 @@ def zoo_row(variant, folder):
     for file in sorted(held.iterdir()):
         outputs = np.load(folder / f"{path.stem}.torch" / file.name)
         samples.append((dict(np.load(file)), [outputs[key] for key in outputs.files]))
-    return row | judged(path, dims, samples, data_request(str(held), "parity", dims=dims), folder)
+    return row | judged(path, dims, samples, data_request(str(held), "parity", dims=dims), scratch)
 
 
-def main(words):
+def main(words, kept_in=None):
     """Writes the rows, and prints them as they come."""
     kept = json.loads(OUT.read_text(encoding="utf-8")) if words and OUT.exists() else {}
     made = {"published": kept.get("published", {}), "zoo": kept.get("zoo", {})}
@@ -134,23 +135,32 @@ def main(words):
     def asked(name):
         return not words or any(word in name for word in words)
 
-    with tempfile.TemporaryDirectory() as folder:
-        for name, dims in sorted(published().items()):
-            if asked(name) and MODELS.exists():
-                made["published"][name] = published_row(name, dims, folder)
-                print(name, made["published"][name], flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
         names = [name for name in zoo.ZOO if asked(name)]
         if names:
             # In a process of its own: PyTorch is kept out of this one, where coremltools would load it.
-            subprocess.run([sys.executable, Path(__file__).with_name("zoo.py"), folder, *names], check=True)
+            command = [sys.executable, Path(__file__).with_name("zoo.py"), kept_in or scratch, *names]
+            subprocess.run(command, check=True)
         for variant in zoo.variants(names) if names else []:
-            made["zoo"][zoo.stem(*variant)] = zoo_row(variant, Path(folder))
+            made["zoo"][zoo.stem(*variant)] = zoo_row(variant, Path(kept_in or scratch), scratch)
             print(zoo.stem(*variant), made["zoo"][zoo.stem(*variant)], flush=True)
+            write(made)
+        for name, dims in sorted(published().items()):
+            if asked(name) and MODELS.exists():
+                made["published"][name] = published_row(name, dims, scratch)
+                print(name, made["published"][name], flush=True)
+                write(made)
+
+
+def write(made):
+    """The file, in the order of the tables."""
     order = {zoo.stem(*variant): at for at, variant in enumerate(zoo.variants())}
-    made["zoo"] = {name: made["zoo"][name] for name in sorted(made["zoo"], key=order.__getitem__)}
-    made["published"] = dict(sorted(made["published"].items()))
-    OUT.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    ordered = {name: made["zoo"][name] for name in sorted(made["zoo"], key=order.__getitem__)}
+    text = json.dumps({"published": dict(sorted(made["published"].items())), "zoo": ordered}, indent=1)
+    OUT.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    given = sys.argv[1:]
+    keep = given[given.index("--keep") + 1] if "--keep" in given else None
+    main([word for word in given if word not in ("--keep", keep)], keep)

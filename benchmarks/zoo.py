@@ -185,13 +185,15 @@ def stem(name, exporter, dynamic):
 
 
 def make(folder, names=()):
-    """Writes every variant's ONNX, and beside it a folder of feeds with what PyTorch gives; refusals as .txt."""
+    """Writes the ONNX of every variant that is not there yet; beside it feeds and what PyTorch gives, or a refusal."""
     from deploykit.errors import DeploykitError
     from deploykit.isolation import workers
 
     with workers():
         for variant in variants(names):
             target = folder / f"{stem(*variant)}.onnx"
+            if target.exists():
+                continue
             try:
                 report = export(*variant, target)
                 problem = report.error.message if report.error else None

@@ -18,13 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _DTYPES = {
-    "fp32": np.float32,
-    "fp16": np.float16,
-    "int32": np.int32,
-    "bool": np.bool_,
-    "int8": np.int8,
-    "uint8": np.uint8,
-}
+    "fp32": np.float32, "fp16": np.float16, "int32": np.int32, "bool": np.bool_, "int8": np.int8, "uint8": np.uint8,
+}  # fmt: skip
 
 
 def run_package(package: Path, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -161,9 +156,10 @@ def reshape(x, shape):
 
 
 def gather(x, indices, axis=0, batch_dims=0, validate_indices=False):
-    assert int(batch_dims) == 0
     assert np.all((indices >= 0) & (indices < x.shape[int(axis)])), "iOS17 takes indices from 0 only"
-    return np.take(x, indices, axis=int(axis))
+    if int(batch_dims) == 0:
+        return np.take(x, indices, axis=int(axis))
+    return np.stack([gather(row, picks, int(axis) - 1, batch_dims - 1) for row, picks in zip(x, indices, strict=True)])
 
 
 def gather_along_axis(x, indices, axis=0, validate_indices=False):

@@ -23,6 +23,7 @@ from deploykit.converters.coreml.lowering import (
     scatter,
     sequence,
     shape,
+    spectrum,
     suppression,
 )
 from deploykit.converters.coreml.lowering.context import REGISTRY
@@ -49,5 +50,6 @@ __all__ = [
     "scatter",
     "sequence",
     "shape",
+    "spectrum",
     "suppression",
 ]

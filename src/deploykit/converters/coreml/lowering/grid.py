@@ -10,6 +10,7 @@ from coremltools.converters.mil.mil import Var, types
 
 from deploykit.converters.coreml.lowering.context import OpContext, Refused, like, lowers, size_of
 from deploykit.converters.coreml.lowering.indexing import element_of
+from deploykit.converters.coreml.lowering.sampling_grid import sampled
 from deploykit.converters.coreml.lowering.shape import as_shape
 from deploykit.opsupport.verdict import Verdict, supported, unsupported
 
@@ -17,33 +18,41 @@ if TYPE_CHECKING:
     from deploykit.converters.coreml.lowering.node import Node
 
 _PADDING = {"zeros": "constant", "border": "border"}
+_MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
 
 
-def _bilinear(node: Node) -> Verdict:
-    if node.rank(0) != 4:
-        return unsupported("Core ML samples 4-D images only", remedy="export with a known rank of 4")
-    mode = node.text("mode", "linear")
-    if mode not in ("linear", "bilinear"):
+def _sampling_form(node: Node) -> Verdict:
+    rank = node.rank(0)
+    if rank not in (3, 4, 5):
+        return unsupported("its input has no 1 to 3 spatial dimensions", remedy="export with a known rank of 3 to 5")
+    mode, padding = node.text("mode", "linear"), node.text("padding_mode", "zeros")
+    if mode not in _MODES or padding not in ("zeros", "border", "reflection"):
+        return unsupported(f"{mode} sampling with {padding} is none of ONNX's", remedy="sample linearly, with zeros")
+    if _MODES[mode] == "cubic" and padding != "zeros":
         return unsupported(
-            f"Core ML has no {mode} sampling of which the rounding is documented", remedy="sample linearly"
+            f"cubic sampling with {padding}: ONNX moves positions into the image first, PyTorch does not",
+            remedy="use zeros, or sample linearly",
         )
-    if node.text("padding_mode", "zeros") not in _PADDING:
-        return unsupported("where Core ML reflects is not documented for both alignments", remedy="use zeros or border")
+    if _MODES[mode] == "cubic" and rank == 5:
+        return unsupported("cubic sampling of volumes takes 64 gathers", remedy="sample linearly")
     return supported()
 
 
-@lowers("GridSample", since=(16, 20, 22), when=_bilinear)
+@lowers("GridSample", since=(16, 20, 22), when=_sampling_form)
 def grid_sample(op: OpContext) -> Var:
-    """Bilinear samples of x [N, C, H, W] at grid [N, H2, W2, (x, y)], positions from -1 to 1."""
-    x = op.input(0)
+    """Samples of x [N, C, *plane] at grid [N, *out, K] from -1 to 1: MIL's `resample`, else by gathers."""
+    x, mode, padding = op.input(0), _MODES[op.text("mode", "linear")], op.text("padding_mode", "zeros")
+    aligned = op.flag("align_corners")
+    if x.rank != 4 or mode != "linear" or padding not in _PADDING:
+        return sampled(x, op.input(1), mode, padding, aligned=aligned)
     return mb.resample(
         x=x,
         coordinates=op.input(1),
         sampling_mode="bilinear",
-        padding_mode=_PADDING[op.text("padding_mode", "zeros")],
+        padding_mode=_PADDING[padding],
         padding_value=like(x, 0),
         coordinates_mode="normalized_minus_one_to_one",
-        align_corners=op.flag("align_corners"),
+        align_corners=aligned,
     )
 
 

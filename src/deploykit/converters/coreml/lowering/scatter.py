@@ -17,8 +17,10 @@ from deploykit.converters.coreml.lowering.context import (
     like,
     lowers,
     positive_axis,
+    size_of,
 )
 from deploykit.converters.coreml.lowering.indexing import as_numbers, indices_of
+from deploykit.converters.coreml.lowering.shape import as_shape
 from deploykit.opsupport.verdict import Verdict, conditional, supported, unknown, unsupported
 
 if TYPE_CHECKING:
@@ -141,25 +143,52 @@ def gather_nd(op: OpContext) -> Var:
     return as_numbers(x, lambda numbers: mb.gather_nd(x=numbers, indices=places, batch_dims=batch))
 
 
-def _condition_known(node: Node) -> Verdict:
-    if node.constant(1) is None:
-        return unsupported(
-            "how much it keeps is computed while the model runs", remedy="keep the mask, and select in the application"
-        )
-    return _gathers(node)
-
-
-@lowers("Compress", since=(9, 11, 28), when=_condition_known)
+@lowers("Compress", since=(9, 11, 28), when=_gathers)
 def compress(op: OpContext) -> Var:
     """The slices whose condition is true; of all elements in one row when no axis is given."""
-    x = op.input(0)
-    picks = np.flatnonzero(op.required_array(1, "condition")).astype(np.int32)
-    if not picks.size:
-        raise Refused("it keeps nothing, and Core ML has no empty tensors", "remove what uses it")
+    x, known = op.input(0), op.constant(1)
+    if known is not None:
+        picks: Any = np.flatnonzero(known).astype(np.int32)
+        if not picks.size:
+            raise Refused("it keeps nothing, and Core ML has no empty tensors", "remove what uses it")
+    else:  # as many as are true while the model runs, as non-maximum suppression has them
+        picks = mb.squeeze(x=mb.non_zero(x=mb.cast(x=op.input(1), dtype="int32")), axes=[1])
     if "axis" not in op.raw.attributes:
         return as_numbers(mb.reshape(x=x, shape=[-1]), lambda row: mb.gather(x=row, indices=picks, axis=0))
     axis = positive_axis(op.integer("axis"), x.rank)
     return as_numbers(x, lambda numbers: mb.gather(x=numbers, indices=picks, axis=axis))
+
+
+def _cache_form(node: Node) -> Verdict:
+    if node.dtype(0) in ("bool", "string"):
+        return unsupported(f"Core ML writes into numbers only, these are {node.dtype(0)}", remedy="cast to int32")
+    if node.rank(0) is None:
+        return unknown("the rank of its cache is unknown", remedy="export with a known rank")
+    return supported()
+
+
+@lowers("TensorScatter", since=24, when=_cache_form)
+def tensor_scatter(op: OpContext) -> Var:
+    """The cache with the update from a place of each batch on along the axis, beyond its end from the start again."""
+    cache, update = op.input(0), op.input(1)
+    axis = positive_axis(op.integer("axis", -2), cache.rank)
+    size, count = cache.shape[axis], update.shape[axis]
+    if axis == 0 or not all(isinstance(number, (int, np.integer)) for number in (size, count)):
+        raise Refused("the length of its cache or of its update varies", "fix the lengths")
+    places: Any = np.arange(int(size), dtype=np.int32)[None]
+    if op.has(2):
+        start = mb.expand_dims(x=op.input(2), axes=[1])
+    else:
+        start = mb.fill(shape=as_shape([size_of(cache, 0), 1]), value=np.int32(0))
+    turn = mb.sub(x=places, y=start)
+    if op.text("mode", "linear") == "circular":
+        turn = mb.mod(x=turn, y=np.int32(size))
+    low, high = np.int32(0), np.int32(int(count) - 1)
+    inside = mb.logical_and(x=mb.greater_equal(x=turn, y=low), y=mb.less_equal(x=turn, y=high))
+    moved = mb.maximum(x=mb.minimum(x=turn, y=high), y=low)
+    written = mb.gather(x=update, indices=moved, axis=axis, batch_dims=1)
+    lying = [place for place in range(1, cache.rank) if place != axis]
+    return mb.select(cond=mb.expand_dims(x=inside, axes=lying) if lying else inside, a=written, b=cache)
 
 
 def _image_known(node: Node) -> Verdict:
