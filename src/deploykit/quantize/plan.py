@@ -100,7 +100,7 @@ def observable(model: ir.Model) -> list[str]:
         elif node.op_type in MAC_OPS or node.op_type in PASS_THROUGH:
             touched = [*node.inputs, *node.outputs]
         elif node.op_type == "Add" and not any(is_constant(value) for value in node.inputs):
-            touched = [*node.inputs, fused_output(node)]
+            touched = [*node.inputs, *([fused_output(node)] if _only_averaged(fused_output(node)) else [])]
         elif node.op_type in EXTREMES:
             touched = [node.inputs[0], node.outputs[0]]
         for value in touched:
@@ -307,7 +307,7 @@ def _quantize_residuals(
             for index, value in enumerate(operands):
                 plan.read(value, node, index)
             total = fused_output(node)
-            if scheme.integer_sums and all(use.node.op_type in AVERAGES for use in total.uses()):
+            if scheme.integer_sums and _only_averaged(total):
                 _quantize_output(total, plan, main, trunk, unseen)
 
 
@@ -354,7 +354,14 @@ def _moved(node: ir.Node, scheme: QuantizationScheme, unseen: Collection[str]) -
     return range(len(sources) if all(_can_share(source, unseen) for source in sources) else 0)
 
 
+def _only_averaged(value: ir.Value) -> bool:
+    """Whether nothing but averages reads the value, for which integer kernels exist."""
+    readers = list(value.uses())
+    return bool(readers) and all(use.node.op_type in AVERAGES and not use.node.domain for use in readers)
+
+
 def _averaged(value: ir.Value) -> bool:
+    """Whether an average reads the value: OpenVINO may apply the scale of a convolution's float output twice there."""
     return any(use.node.op_type in AVERAGES and not use.node.domain for use in value.uses())
 
 
