@@ -221,6 +221,7 @@ def test_metadata(client: Client) -> None:
         "binary_tensor_data",
         "schedule_policy",
         "model_repository",
+        "statistics",
     ]
     assert client("GET", "/v2/models/log").json() == {
         "name": "log",

@@ -16,6 +16,7 @@ from deploykit.errors import UsageError
 from deploykit.report import Report, warning
 from deploykit.runtime import RuntimeOptions
 from deploykit.serving import repository
+from deploykit.serving.access import read_token
 from deploykit.target import format_of, require_packages, target_of_format
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def serve(
     custom_ops: CustomOps = None,
     reload_seconds: float | None = None,
     repository_control: bool = False,
+    token_file: str | Path | None = None,
     log_level: int = logging.INFO,
     on_ready: Callable[[dict[str, Any]], None] | None = None,
 ) -> Report:
@@ -60,18 +62,20 @@ def serve(
     1 computes each alone; None batches where a trial while loading shows that it pays. max_delay_ms: milliseconds that
     a request may wait for others. instances: calls of the engine at the same time; None chooses.
     reload_seconds: how often to look for new, changed and removed versions in the repository; None: never.
-    repository_control: let clients list, load and unload its models. log_level: of the JSON lines on stderr.
+    repository_control: let clients list, load and unload its models. token_file: file with the token that clients
+    must bring (Authorization: Bearer); health needs none. log_level: of the JSON lines on stderr.
     on_ready: called once, from another thread, with {"ready": true, "http": port, "grpc": port, "models": [name]}.
     Returns a report with metrics {"model", "version", "engine", "lanes", "threads", "max_batch"} of the first model,
     and "models" with those of all; requests that had to be cut off while the server stopped are a warning (DK707), and
     so is a batch size that the model cannot have (DK724).
-    Raises UsageError (DK701 port, DK702 host, DK703 name), UnavailableError when the artifact cannot run here,
-    MissingDependencyError without the `serve` extra, and what loading the artifact raises.
+    Raises UsageError (DK701 port, DK702 host, DK703 name, DK730 token), UnavailableError when the artifact cannot run
+    here, MissingDependencyError without the `serve` extra, and what loading the artifact raises.
     """
     started = time.perf_counter()
     modules = ["starlette", "uvicorn", "httptools", "prometheus_client"]
     for module in [*modules, *(["grpc", "tritonclient"] if grpc or Path(artifact).is_dir() else [])]:
         lazy.require(module, "serve", purpose="deploykit serve")
+    token = None if token_file is None else read_token(Path(token_file))
     entries, folder = _entries(Path(artifact), name)
     for entry in entries:
         require_engine(entry.path)
@@ -115,7 +119,7 @@ def serve(
                 plane.catalog.adopt(entry)
         limits = Limits(max_body=int(max_body_mb * _MEGABYTE))
         port = (GRPC_PORT if http_port else 0) if grpc_port is None else grpc_port
-        server = Server(plane, bound, limits, (host, port) if grpc else None, reload_seconds)
+        server = Server(plane, bound, limits, (host, port) if grpc else None, reload_seconds, token)
 
         def ready() -> None:
             if on_ready is not None:

@@ -74,6 +74,10 @@ def serve(
     repository_control: Annotated[
         bool, typer.Option("--repository-control", help="Let clients list, load and unload the repository's models.")
     ] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", metavar="FILE", help="Answer only requests with the token in this file."),
+    ] = None,
     device: DeviceOpt = "cpu",
     provider: ProviderOpt = None,
     custom_ops: CustomOpsOpt = None,
@@ -100,6 +104,7 @@ def serve(
         instances=instances,
         reload_seconds=reload,
         repository_control=repository_control,
+        token_file=token_file,
         device=device,
         provider=provider,
         custom_ops=custom_ops,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -140,8 +141,14 @@ class DataPlane:
         for name in request.outputs:
             if name not in names:
                 raise unknown("output", name, names)
-        computed = await model.predict(request.feeds, priority=request.priority, timeout=request.timeout)
+        started = time.perf_counter()
+        try:
+            computed = await model.predict(request.feeds, priority=request.priority, timeout=request.timeout)
+        except BaseException:
+            model.statistics.failed(time.perf_counter() - started)
+            raise
         rows = _rows(model, request.feeds)
+        model.statistics.answered(time.perf_counter() - started, rows, computed)
         return InferResult(
             model=model,
             outputs={name: np.asarray(computed.outputs[name]) for name in request.outputs or names},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from deploykit.serving.access import OPEN_PATHS
 from deploykit.serving.exchange import Exchange, Recorder, request_id
 from deploykit.serving.inference import json_answer, send_answer
 from deploykit.serving.protocol import WHOLE
@@ -15,22 +16,31 @@ from deploykit.serving.protocol import WHOLE
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from deploykit.serving.access import Access
     from deploykit.serving.dataplane import DataPlane
     from deploykit.serving.inference import Inference
     from deploykit.serving.metrics import Metrics
 
 _STOPPED = json_answer({"error": "the server was stopped before the answer was ready", "code": "DK715"}, 503)
+_NO_TOKEN = json_answer(
+    {"error": "this server wants a token: Authorization: Bearer TOKEN", "code": "DK731"},
+    401,
+    (b"www-authenticate", b"Bearer"),
+    (b"connection", b"close"),
+    lingering=True,
+)
 
 
 class Edge:
     """Wraps an application: request ids, counting, timing, the log line, and no traceback to any client."""
 
-    def __init__(self, app: ASGIApp, inference: Inference, plane: DataPlane, metrics: Metrics) -> None:
-        """app: the routes. inference: answers the paths that it serves, past the routes."""
+    def __init__(self, app: ASGIApp, inference: Inference, plane: DataPlane, metrics: Metrics, access: Access) -> None:
+        """app: the routes. inference: answers the paths that it serves, past the routes. access: who may ask."""
         self._app = app
         self._inference = inference
         self._plane = plane
         self._recorder = Recorder(metrics)
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
@@ -48,7 +58,10 @@ class Edge:
 
         self._recorder.began()
         try:
-            if self._inference.serves(scope["path"]):
+            if scope["path"] not in OPEN_PATHS and not self._access.allows(_header(scope, b"authorization")):
+                exchange.reason = "token"
+                await send_answer(_NO_TOKEN, receive, sending)
+            elif self._inference.serves(scope["path"]):
                 answer = await self._inference.answer(scope, receive, exchange)
                 if WHOLE in scope and not answer.lingering:
                     exchange.status = answer.status
@@ -79,7 +92,12 @@ class Edge:
 
 
 def _request_id(scope: Scope) -> str:
+    return request_id(str(_header(scope, b"x-request-id") or b"", "latin-1"))
+
+
+def _header(scope: Scope, wanted: bytes) -> bytes | None:
     for name, value in scope["headers"]:
-        if name == b"x-request-id":
-            return request_id(str(value, "latin-1"))
-    return request_id("")
+        if name == wanted:
+            found: bytes = value
+            return found
+    return None

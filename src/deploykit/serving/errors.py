@@ -40,6 +40,12 @@ class UnknownModelError(RequestError):
     default_code = "DK710"
 
 
+class UnauthorizedError(RequestError):
+    """The request lacks the server's token, or has another one."""
+
+    default_code = "DK731"
+
+
 class ForbiddenError(RequestError):
     """The server was not started to let clients do this."""
 

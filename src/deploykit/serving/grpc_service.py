@@ -7,6 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf import json_format
 
 from deploykit.errors import UsageError
 from deploykit.serving import errors, grpc_tensors, v2
@@ -18,19 +19,21 @@ from deploykit.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from deploykit.serving.access import Access
     from deploykit.serving.dataplane import DataPlane
     from deploykit.serving.inference import Limits
     from deploykit.serving.metrics import Metrics
     from deploykit.serving.model import Model
 
 SERVICE = "inference.GRPCInferenceService"
-EXTENSIONS = ["schedule_policy", "model_repository"]
+EXTENSIONS = ["schedule_policy", "model_repository", "statistics"]
 _CODES: dict[type[errors.RequestError], grpc.StatusCode] = {
     errors.UnreadableRequestError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UnfitInputError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UnsupportedRequestError: grpc.StatusCode.UNIMPLEMENTED,
     errors.InferenceError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.LoadError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.UnauthorizedError: grpc.StatusCode.UNAUTHENTICATED,
     errors.ForbiddenError: grpc.StatusCode.PERMISSION_DENIED,
     errors.UnknownModelError: grpc.StatusCode.NOT_FOUND,
     errors.TooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -38,19 +41,21 @@ _CODES: dict[type[errors.RequestError], grpc.StatusCode] = {
     errors.NotReadyError: grpc.StatusCode.UNAVAILABLE,
     errors.ExpiredError: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
+_OPEN = {"ServerLive", "ServerReady"}
 _SERVER_FAULTS = {"INTERNAL", "UNAVAILABLE", "DEADLINE_EXCEEDED"}
 
 
 class Service:
     """The calls; each takes a message and gives one."""
 
-    def __init__(self, plane: DataPlane, metrics: Metrics) -> None:
-        """plane: the models. metrics: counted together with HTTP's."""
+    def __init__(self, plane: DataPlane, metrics: Metrics, access: Access) -> None:
+        """plane: the models. metrics: counted together with HTTP's. access: who may ask."""
         from tritonclient.grpc import service_pb2
 
         self._messages = service_pb2
         self._plane = plane
         self._recorder = Recorder(metrics)
+        self._access = access
 
     def calls(self) -> dict[str, tuple[str, Callable[[Any, Exchange, Any], Awaitable[Any]]]]:
         """By method: what its endpoint is called in metrics, and what answers it."""
@@ -61,6 +66,7 @@ class Service:
             "ModelReady": ("health", self.model_ready),
             "ServerMetadata": ("metadata", self.server),
             "ModelMetadata": ("metadata", self.metadata),
+            "ModelStatistics": ("metadata", self.statistics),
             "RepositoryIndex": ("repository", self.index),
             "RepositoryModelLoad": ("repository", self.load),
             "RepositoryModelUnload": ("repository", self.unload),
@@ -87,6 +93,8 @@ class Service:
             self._recorder.began()
             code, problem = grpc.StatusCode.OK, ""
             try:
+                if name not in _OPEN and not self._access.allows(_given(context, "authorization")):
+                    raise errors.UnauthorizedError("this server wants a token: authorization: Bearer TOKEN")
                 return await answer(message, exchange, context)
             except errors.RequestError as refused:
                 exchange.reason, problem = refused.code, sentence(refused)
@@ -137,6 +145,12 @@ class Service:
         model = self._loaded(message.name, message.version, exchange)
         return self._messages.ModelMetadataResponse(**v2.metadata(model, self._plane.versions(model.name)))
 
+    async def statistics(self, message: Any, exchange: Exchange, context: Any) -> Any:
+        """ModelStatistics: of one version, of a model's versions, or of all models."""
+        models = [self._loaded(message.name, message.version, exchange)] if message.name else self._plane.models
+        rows = [model.statistics.as_dict(model.name, model.version) for model in models]
+        return json_format.ParseDict({"model_stats": rows}, self._messages.ModelStatisticsResponse())
+
     async def index(self, message: Any, exchange: Exchange, context: Any) -> Any:
         """RepositoryIndex."""
         rows = await catalog_of(self._plane).index(ready=message.ready)
@@ -160,17 +174,25 @@ class Service:
         return model
 
 
+def _given(context: Any, name: str) -> bytes | None:
+    """A value of the call's metadata."""
+    found = dict(context.invocation_metadata() or ()).get(name)
+    return found.encode("latin-1", "replace") if isinstance(found, str) else found
+
+
 def _id_of(context: Any) -> str:
-    given = dict(context.invocation_metadata() or ()).get("x-request-id", "")
-    return request_id(given if isinstance(given, str) else "")
+    return request_id(str(_given(context, "x-request-id") or b"", "latin-1"))
 
 
 class GrpcServer:
     """The gRPC side of a server; start and stop it on the event loop."""
 
-    def __init__(self, plane: DataPlane, metrics: Metrics, limits: Limits, host: str, port: int) -> None:
-        """port: 0 picks a free one."""
-        self._service = Service(plane, metrics)
+    def __init__(
+        self, plane: DataPlane, metrics: Metrics, limits: Limits, access: Access, address: tuple[str, int]
+    ) -> None:
+        """address: host and port; 0 picks a free one."""
+        host, port = address
+        self._service = Service(plane, metrics, access)
         self._limits = limits
         self._address = f"[{host}]" if ":" in host else host
         self.port = port

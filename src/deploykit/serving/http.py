@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from deploykit.serving import errors, strict_json, v2
+from deploykit.serving.access import Access
 from deploykit.serving.bodies import read_body
 from deploykit.serving.catalog import catalog_of
 from deploykit.serving.edge import Edge
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
     from deploykit.serving.exchange import Exchange
     from deploykit.serving.model import Model
 
-EXTENSIONS = ["binary_tensor_data", "schedule_policy", "model_repository"]
+EXTENSIONS = ["binary_tensor_data", "schedule_policy", "model_repository", "statistics"]
 _SMALL_BODY = 1 << 20
 
 
-def create_app(plane: DataPlane, limits: Limits | None = None, metrics: Metrics | None = None) -> ASGIApp:
+def create_app(
+    plane: DataPlane, limits: Limits | None = None, metrics: Metrics | None = None, access: Access | None = None
+) -> ASGIApp:
     """The server as an ASGI application: KServe v2, /predict, /metrics, /openapi.json and /docs."""
     metrics = metrics or Metrics(plane)
     limits = limits or Limits()
@@ -46,7 +49,7 @@ def create_app(plane: DataPlane, limits: Limits | None = None, metrics: Metrics 
         exception_handlers={errors.RequestError: _refuse, 404: _no_route, 405: _no_route, Exception: _failed},
     )
     app.router.redirect_slashes = False
-    return Edge(app, Inference(plane, limits), plane, metrics)
+    return Edge(app, Inference(plane, limits), plane, metrics, access or Access(None))
 
 
 class Routes:
@@ -67,6 +70,7 @@ class Routes:
             self._route("/v2/health/ready", "health", self.ready),
             *(self._route(f"{base}/ready", "health", self.model_ready) for base in (model, version)),
             *(self._route(base, "metadata", self.metadata) for base in (model, version)),
+            *(self._route(f"{base}/stats", "metadata", self.statistics) for base in (model, version)),
             self._route("/v2", "metadata", self.server),
             self._route("/v2/repository/index", "repository", self.index, "POST"),
             self._route("/v2/repository/models/{name}/load", "repository", self.load, "POST"),
@@ -118,6 +122,11 @@ class Routes:
         """Inputs, outputs, versions and platform of a model."""
         model = self._ready_model(self._model(request), exchange)
         return _json(v2.metadata(model, self._plane.versions(model.name)))
+
+    async def statistics(self, request: Request, exchange: Exchange) -> Response:
+        """What a model has done, in the form of the statistics extension."""
+        model = self._ready_model(self._model(request), exchange)
+        return _json({"model_stats": [model.statistics.as_dict(model.name, model.version)]})
 
     async def server(self, request: Request, exchange: Exchange) -> Response:
         """Name, version and extensions of this server."""

@@ -37,6 +37,7 @@ STATUS: dict[type[errors.RequestError], int] = {
     errors.UnsupportedRequestError: 400,
     errors.InferenceError: 400,
     errors.LoadError: 400,
+    errors.UnauthorizedError: 401,
     errors.ForbiddenError: 403,
     errors.UnknownModelError: 404,
     errors.SlowRequestError: 408,

@@ -22,6 +22,7 @@ from deploykit.serving.datatypes import DATATYPES
 from deploykit.serving.errors import EngineError, InferenceError, NotReadyError, UnfitInputError
 from deploykit.serving.lanes import Lanes
 from deploykit.serving.repository_config import check_tensors
+from deploykit.serving.statistics import Statistics
 from deploykit.target import format_of
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Model:
         # Why the warm-up call failed; a model may still work on real data.
         self.warm_up_problem: str | None = None
         self.policy = BatchPolicy()
+        self.statistics = Statistics()
         # Why requests are computed alone, where they are.
         self.alone_because: str | None = None
         self._options = options or RuntimeOptions()

@@ -15,6 +15,7 @@ import uvicorn
 from uvicorn.server import HANDLED_SIGNALS
 
 from deploykit.errors import UsageError
+from deploykit.serving.access import Access
 from deploykit.serving.http import create_app
 from deploykit.serving.inference import Limits
 from deploykit.serving.lanes import THREAD_PREFIX
@@ -148,19 +149,22 @@ class Server:
         limits: Limits | None = None,
         grpc_address: tuple[str, int] | None = None,
         reload_seconds: float | None = None,
+        token: str | None = None,
     ) -> None:
         """bound: from `listen`. grpc_address: host and port for gRPC, 0 for a free one; None for HTTP alone.
 
-        reload_seconds: how often the repository is looked at for new versions; None: never.
+        reload_seconds: how often the repository is looked at for new versions; None: never. token: what clients must
+        bring; None lets everybody in.
         """
         limits = limits or Limits()
         metrics = Metrics(plane)
+        access = Access(token)
         self._plane = plane
         self._socket = bound
         self._problem: BaseException | None = None
         self._log = logging.getLogger(LOGGER)
         config = uvicorn.Config(
-            create_app(plane, limits, metrics),
+            create_app(plane, limits, metrics, access),
             http=Connection,
             ws="none",
             loop="auto",  # uvloop where it is
@@ -176,7 +180,7 @@ class Server:
         if grpc_address is not None:
             from deploykit.serving.grpc_service import GrpcServer
 
-            self._grpc = GrpcServer(plane, metrics, limits, *grpc_address)
+            self._grpc = GrpcServer(plane, metrics, limits, access, grpc_address)
         self._server = _Uvicorn(config, plane, self._grpc, reload_seconds)
 
     @property
