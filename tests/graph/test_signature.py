@@ -10,6 +10,7 @@ import pytest
 
 from deploykit import graph
 from deploykit.artifact import Artifact, write_manifest
+from deploykit.graph.signature import constant_of
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'
 
@@ -141,3 +142,24 @@ def test_shape_inference_leaves_weights_and_their_order():
     graph.infer_shapes(loaded)
     assert list(loaded.graph.initializers) == ["b", "a"]
     assert all(a is b.const_value for a, b in zip(tensors, loaded.graph.initializers.values(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "expected"),
+    [
+        ("value_int: int = 3", np.int64(3)),
+        ("value_ints: ints = [1, 2]", np.int64([1, 2])),
+        ("value_float: float = 0.5", np.float32(0.5)),
+        ("value_floats: floats = [0.5, 2.0]", np.float32([0.5, 2])),
+        ('value_string: string = "a"', None),
+    ],
+)
+def test_short_forms_of_a_constant_are_constants(attribute, expected):
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g () => (int64 c) {{ c = Constant <{attribute}> () }}'
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    found = constant_of(model.graph[0].outputs[0])
+    if expected is None:
+        assert found is None
+        return
+    assert found.numpy().dtype == expected.dtype
+    np.testing.assert_array_equal(found.numpy(), expected)

@@ -102,6 +102,15 @@ def _dequantized_weight(node: ir.Node) -> ir.TensorProtocol | None:
     return constant_of(node.inputs[0])
 
 
+# The short forms of a Constant's value.
+_NUMBERS = {
+    "value_int": ir.DataType.INT64,
+    "value_ints": ir.DataType.INT64,
+    "value_float": ir.DataType.FLOAT,
+    "value_floats": ir.DataType.FLOAT,
+}
+
+
 def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
     """The tensor of an initializer or of a Constant node's output; None for anything computed."""
     if value is None:
@@ -109,11 +118,16 @@ def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
     if value.const_value is not None and value.producer() is None:
         return value.const_value
     producer = value.producer()
-    if producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
-        attribute = producer.attributes["value"]
+    if producer is None or producer.op_type != "Constant" or len(producer.attributes) != 1:
+        return None
+    name, attribute = next(iter(producer.attributes.items()))
+    if attribute.is_ref():
+        return None
+    if name == "value":
         # Not as_tensor(): its check of a protocol takes ten times as long as all else here.
-        return None if attribute.is_ref() or attribute.type != ir.AttributeType.TENSOR else attribute.value
-    return None
+        return None if attribute.type != ir.AttributeType.TENSOR else attribute.value
+    kind = _NUMBERS.get(name)
+    return None if kind is None else ir.tensor(attribute.value, dtype=kind, name=value.name)
 
 
 def _float_precision(model: ir.Model) -> str:
