@@ -193,6 +193,30 @@ def test_an_open_dimension_is_asked_for_once(modules, tmp_path):
     assert "DK556" not in codes(report)
 
 
+def test_a_profile_bounds_what_is_compared(modules, tmp_path):
+    profiles = ["image=1x3x8x8:2x3x8x8:3x3x8x8"]
+    report = convert(f"{modules}:Net", tmp_path, inputs=IMAGE["inputs"], profiles=profiles)
+    assert (report.metrics["route"], report.metrics["parity"]["source"]["proven"]) == ("torch", {"batch": [1, 2, 3]})
+
+
+def test_users_data_is_compared_with_what_the_module_makes_of_it(modules, tmp_path):
+    np.savez(tmp_path / "data.npz", image=np.random.default_rng(0).standard_normal((40, 3, 8, 8)).astype(np.float32))
+    (tmp_path / "out").mkdir()
+    few, many = (
+        convert(f"{modules}:Net", tmp_path / "out", f"m{n}", data=str(tmp_path / "data.npz"), samples=n, **IMAGE)
+        for n in (2, 12)
+    )
+    assert {few.metrics["route"], many.metrics["route"]} == {"torch"}
+    taken = [report.metrics["parity"]["source"]["samples"] for report in (few, many)]
+    assert taken[1] - taken[0] == 10
+    assert "DK320" not in codes(few)
+
+
+def test_sizes_of_a_set_become_enumerated_shapes(modules, tmp_path):
+    report = convert(f"{modules}:Net", tmp_path, inputs=IMAGE["inputs"], dims=["batch=1,4"])
+    assert (report.metrics["route"], report.metrics["parity"]["source"]["proven"]) == ("torch", {"batch": [1, 4]})
+
+
 def test_exported_programs_and_torchscript_go_directly_too(modules, tmp_path):
     net = module_of(modules, "Net")
     example = torch.randn(2, 3, 8, 8)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from deploykit.artifact import TensorSpec
-from deploykit.data import Sample, open_request
+from deploykit.data import Sample, dim_ranges, open_request
 from deploykit.data.dtypes import dtype_name
 from deploykit.errors import DeploykitError, VendorError
 from deploykit.exporters.diagnosis import in_two_lines
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from deploykit.data import DataRequest, DimRange
     from deploykit.progress import OnProgress
     from deploykit.route import Writer
-    from deploykit.runtime import Feeds, Outputs
+    from deploykit.runtime import Feeds, Outputs, Runtime
 
     Run = tuple[Mapping[str, int], Outputs]  # sizes of the symbols, and the source's outputs at them
 
@@ -102,6 +102,32 @@ def _widened(samples: Iterable[Sample], integers: Mapping[str, int], seed: int) 
         yield Sample({**sample.feeds, **made}, sample.label, sample.name)
 
 
+def _allowed(symbols: Mapping[str, DimRange], specs: Sequence[TensorSpec], runtime: Runtime) -> dict[str, DimRange]:
+    """The ranges, narrowed to the sizes that the artifact was made for: a profile can say less than the source."""
+    found = dict(symbols)
+    for spec in specs:
+        for size, made in zip(spec.shape or (), runtime.bounds.get(spec.name, ()), strict=False):
+            if isinstance(size, str) and size in found:
+                low, high, *sizes = made
+                found |= dim_ranges({size: [max(low or 1, found[size].minimum), high, *(sizes or found[size].sizes)]})
+    return found
+
+
+def _fits(sample: Sample, specs: Sequence[TensorSpec], symbols: Mapping[str, DimRange]) -> bool:
+    """Whether the sample's sizes are among those that are to be compared."""
+    pairs = [
+        (symbols[dim], size)
+        for spec in specs
+        for dim, size in zip(spec.shape or (), sample.feeds[spec.name].shape, strict=False)
+        if isinstance(dim, str) and dim in symbols
+    ]
+    return all(
+        bounds.minimum <= size <= (size if bounds.maximum is None else bounds.maximum)
+        and (not bounds.sizes or size in bounds.sizes)
+        for bounds, size in pairs
+    )
+
+
 def prove(
     artifact: str,
     run: Callable[[Feeds], Outputs],
@@ -123,7 +149,9 @@ def prove(
     """
     runtime = open_runtime(Path(artifact))
     try:
-        dataset = open_request(data, specs)
+        symbols = _allowed(symbols, specs, runtime)
+        bounds = {name: [found.minimum, found.maximum, *found.sizes] for name, found in symbols.items()}
+        dataset = open_request({**data, "dims": bounds}, specs)
         random = (data["source"] or "random:").startswith("random:")
         chosen = _widened(dataset, integers, seed) if random else dataset
         proof = Proof(
@@ -134,7 +162,7 @@ def prove(
             None,
             seed,
             TOLERANCES[row],
-            given=[*examples, *chosen],
+            given=[*(sample for sample in examples if _fits(sample, specs, symbols)), *chosen],
             adapt=lambda samples: _widened(samples, integers, seed),
             way="--option route=onnx goes through ONNX",
         )

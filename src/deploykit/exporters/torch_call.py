@@ -200,7 +200,7 @@ def example_sizes(
             sizes[name] = seen[name]
             continue
         low, high = max(bounds.minimum, 2), bounds.maximum
-        wanted = [size for size in _EXAMPLE_SIZES if size >= low and (high is None or size <= high)]
+        wanted = [size for size in bounds.sizes or _EXAMPLE_SIZES if size >= low and (high is None or size <= high)]
         fresh = [size for size in wanted if size not in sizes.values() and size not in avoid.values()]
         sizes[name] = next(iter(fresh or wanted), low if high is None else min(low, high))
     return sizes
