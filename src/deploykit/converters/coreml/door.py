@@ -77,12 +77,15 @@ class Door:
 
     def taken(self, made: Mapping[str, Any]) -> Outputs:
         """What the package gave, as the model gives it. Raises VendorError (DK533) for inconsistent classes."""
-        return {
-            spec.name: self.classes.vector(made)
-            if self.classes is not None and spec.name == self.classes.output
-            else np.asarray(made[self.name(spec.name)]).astype(spec.dtype)
-            for spec in self.outputs
-        }
+        found = {}
+        for spec in self.outputs:
+            if self.classes is not None and spec.name == self.classes.output:
+                found[spec.name] = self.classes.vector(made)
+                continue
+            array = np.asarray(made[self.name(spec.name)]).astype(spec.dtype)
+            # Core ML has no arrays of rank 0: it gives a vector of one, or a number.
+            found[spec.name] = array.reshape(()) if spec.shape == () and array.size == 1 else array
+        return found
 
 
 def _renamed(specs: Sequence[TensorSpec], back: Mapping[str, str]) -> list[TensorSpec]:
