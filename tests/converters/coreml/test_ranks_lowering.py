@@ -90,6 +90,17 @@ CASES = {
         ("v = Unsqueeze (x, u)\n t = Tile (v, r)\n s = Squeeze (t, q)\n n = ReduceSum <keepdims=0> (t)\n"
          "h = Shape (t)\n f = Cast <to=1> (h)\n d = ReduceProd <keepdims=0> (f)\n g = ArgMax <axis=5> (t)\n"
          "o = Cast <to=1> (g)\n e = Add (t, o)\n k = Add (e, d)\n p = Add (k, n)\n y = Reshape (p, b)"), 17),
+    "padded": (
+        {"x": ("n", 4, 6)},
+        "int64[6] a = {0,2,2,3,2,1}, int64[12] p = {0,1,0,0,2,0,0,0,0,0,1,1}, int64[2] b = {0,-1}, float v = {0.5}",
+        "w = Reshape (x, a)\n q = Pad (w, p, v)\n y = Reshape (q, b)", 17),
+    "quantized": (
+        {"x": ("n", 4, 6)},
+        ("int64[6] a = {0,2,2,3,2,1}, int64[2] b = {0,-1}, float s = {0.05}, int8 z = {3}, float[3] ss = "
+         "{0.02,0.05,0.04}, uint8[3] zz = {128,120,130}"),
+        ("w = Reshape (x, a)\n q = QuantizeLinear (w, s, z)\n d = DequantizeLinear (q, s, z)\n"
+         "t = Transpose <perm=[0,3,1,4,2,5]> (d)\n r = QuantizeLinear <axis=1> (t, ss, zz)\n"
+         "e = DequantizeLinear <axis=1> (r, ss, zz)\n y = Reshape (e, b)"), 17),
 }  # fmt: skip
 
 

@@ -187,6 +187,14 @@ def channels(op: OpContext) -> tuple[Wide, ...]:
     return (Wide(first(op, [made, *range(1, op.input_count)]), x.sizes),)
 
 
+@handles("QuantizeLinear", "DequantizeLinear")
+def quantized(op: OpContext) -> tuple[Wide, ...]:
+    """One scale for all, or one for each place on an axis."""
+    x, scale = tensor_of(op), op.required_array(1, "scale")
+    made = view(x, [list(range(x.rank))]) if scale.size == 1 else around(x, axis_of(op, x.rank, 1))
+    return (Wide(first(op, [made, *range(1, op.input_count)], axis=0 if scale.size == 1 else 1), x.sizes),)
+
+
 @handles("MatMul")
 def matmul(op: OpContext) -> tuple[Wide, ...]:
     """All batch axes as one; a matrix without batch axes multiplies all rows at once."""

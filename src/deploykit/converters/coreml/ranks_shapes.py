@@ -47,7 +47,9 @@ def _target(op: OpContext, x: Wide) -> tuple[Size, ...]:
         elif size is None:
             picked = mb.gather(x=shape, indices=np.int32(axis), axis=0)
             sizes.append(size_from(picked, declared))
-        elif size == 0 and not op.flag("allowzero"):
+        elif size == 0 and op.flag("allowzero"):
+            raise Refused("allowzero=1 makes an empty tensor, which Core ML does not have", "remove the empty tensor")
+        elif size == 0:
             sizes.append(x.sizes[axis])
         else:
             sizes.append(None if size == -1 else int(size))
@@ -187,6 +189,22 @@ def slice_(op: OpContext) -> tuple[Wide, ...]:
         else:
             made = first(op, [around(x, axis), *one])
         x = Wide(made, (*x.sizes[:axis], wide_sizes(made)[1], *x.sizes[axis + 1 :]))
+    return (x,)
+
+
+@handles("Pad")
+def pad(op: OpContext) -> tuple[Wide, ...]:
+    """One axis after the other."""
+    x, given = tensor_of(op), op.integers("pads", 1)
+    if given is None or op.opset < 11:
+        raise Refused("its pads are computed while the model runs, or of opset 10 and before", "make them constant")
+    axes = op.integers("axes", 3) if op.has(3) else list(range(x.rank))
+    for place, axis in enumerate(positive_axis(axis, x.rank) for axis in axes or ()):
+        before, after = given[place], given[place + len(axes or ())]
+        if before or after:
+            pads = np.array([0, before, 0, 0, after, 0], np.int64)
+            made = first(op, [around(x, axis), pads, 2 if op.has(2) else None])
+            x = Wide(made, (*x.sizes[:axis], wide_sizes(made)[1], *x.sizes[axis + 1 :]))
     return (x,)
 
 

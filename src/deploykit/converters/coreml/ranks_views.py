@@ -13,6 +13,7 @@ from deploykit.converters.coreml.lowering.context import Environment, OpContext,
 from deploykit.converters.coreml.lowering.node import Node
 from deploykit.converters.coreml.ranks import Size, Wide
 from deploykit.converters.coreml.ranks_values import wide
+from deploykit.graph.signature import constant_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,15 +45,19 @@ def on_views(
     environment = op.environment.inner()
     values: list[ir.Value | None] = []
     for place, given in enumerate(inputs):
-        if given is None or isinstance(given, int):
-            values.append(None if given is None else op.raw.inputs[given])
+        source = op.raw.inputs[given if isinstance(given, int) else place] if place < len(op.raw.inputs) else None
+        if given is None or (isinstance(given, int) and source is None):
+            values.append(None)
             continue
-        value = ir.Value(name=f"{op.name}_{place}")
+        # A value of its own: the model's would count this node among those that use it.
+        value = ir.Value(name=f"{op.name}_{place}", type=source.type if source is not None else None)
         if isinstance(given, np.ndarray):
             value.const_value = ir.tensor(given)
+        elif isinstance(given, int):
+            value.shape, value.const_value = op.value(given).shape, constant_of(op.value(given))
+            if value.const_value is None:
+                environment.bind(value, op.input(given))
         else:
-            source = op.raw.inputs[place] if place < len(op.raw.inputs) else None
-            value.type = source.type if source is not None else None
             environment.bind(value, given)
         values.append(value)
     kept = {name: a for name, a in op.raw.attributes.items() if name not in attributes}
@@ -69,7 +74,11 @@ def on_views(
         if value.name and (value.uses() or value.is_graph_output()):
             # What counts as used is asked of the node: a reader makes it so.
             ir.Node("", "Identity", [made])
-    return lower_inner(Node(node, op.opset, op.dims), environment)
+    try:
+        return lower_inner(Node(node, op.opset, op.dims), environment)
+    except Refused as problem:
+        reason = problem.verdict.reason.removeprefix(f"it is made of {op.op} too: ")
+        raise Refused(reason, problem.verdict.remedy) from problem
 
 
 def first(op: OpContext, inputs: Sequence[Any], **attributes: Any) -> Var:
