@@ -81,7 +81,7 @@ class ConvertStage(Stage):
         return {
             "to": self.target.name,
             "version": self.version,
-            "options": self._recorded(),
+            "options": recorded_options(self.target, self.target_options),
             "dims": self.dims,
             "profiles": self.profiles,
             "precision": self.precision,
@@ -91,14 +91,6 @@ class ConvertStage(Stage):
             **({"calib_sha256": self.calib_sha256} if "calib" in self.given else {}),
             **({"contract": self._contract} if self._contract else {}),
         }
-
-    def _recorded(self) -> dict[str, Any]:
-        """The target's options, files by their content."""
-        return {name: self._content(name, value) for name, value in self.target_options.items()}
-
-    def _content(self, name: str, value: Any) -> Any:
-        file = Path(value) if name in self.target.files and isinstance(value, (str, Path)) else None
-        return {"sha256": io.file_sha256(file)} if file is not None and file.is_file() else value
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -305,6 +297,15 @@ class ConvertStage(Stage):
                 evidence.findings.append(finding)
         if result["execution"] != "real":
             evidence.execution = result["execution"]
+
+
+def recorded_options(target: Target, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The target's options as a manifest has them: files by their content, wherever they lie."""
+    found = dict(options)
+    for name in target.files:
+        if isinstance(options.get(name), (str, Path)) and Path(options[name]).is_file():
+            found[name] = {"sha256": io.file_sha256(Path(options[name]))}
+    return found
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.api.convert_stage import ConvertStage
+from deploykit.api.convert_stage import ConvertStage, recorded_options
 from deploykit.artifact import Artifact, TensorSpec
 from deploykit.errors import UnavailableError, UsageError, VendorError
 from deploykit.exporters.sources import detect
@@ -142,7 +142,7 @@ class RouteStage(Stage):
             "to": self.target.name,
             "version": self.version,
             "route": self.via,
-            "options": self.settings,
+            "options": recorded_options(self.target, self.settings),
             "profiles": self.profiles,
             "source": self.export.options,
             "reference_sha256": self.reference.sha256 if self.reference else None,
