@@ -102,7 +102,7 @@ class Interpreter:
 
     def _step(self, operation: Any, values: dict[Var, Any]) -> None:
         if operation.op_type == "const":
-            values[operation.outputs[0]] = _constant(operation.outputs[0].val)
+            values[operation.outputs[0]] = _constant(operation.outputs[0])
             return
         if operation.op_type == "cond":
             made = self._cond(operation, values)
@@ -177,8 +177,13 @@ class Interpreter:
         return VendorError(f"{self.name}: {variable.name!r} of {kind} {what}", code="DK533", target="coreml")
 
 
-def _constant(value: Any) -> Any:
-    return str(value) if isinstance(value, (str, np.str_)) else np.asarray(value)
+def _constant(variable: Var) -> Any:
+    """The value of a constant; sizes that coremltools has folded from symbols come as objects."""
+    value = variable.val
+    if isinstance(value, (str, np.str_)):
+        return str(value)
+    array = np.asarray(value)
+    return array.astype(types.nptype_from_builtin(variable.dtype)) if array.dtype == object else array
 
 
 def arguments_of(operation: Any, value_of: Callable[[Var], Any]) -> dict[str, Any]:
