@@ -59,7 +59,7 @@ class Handed:
 
 
 # Writes the artifact at `Handed.output`; the facts of a `stage.Product` as JSON, error findings where it cannot.
-# What the vendor raises passes through.
+# Raises VendorError (DK556) where the vendor does not take the program; anything else that it raises is a bug.
 Writer: TypeAlias = "Callable[[Handed], dict[str, Any]]"
 
 

@@ -16,7 +16,7 @@ from deploykit.errors import DeploykitError, VendorError
 from deploykit.exporters.diagnosis import in_two_lines
 from deploykit.exporters.proof import Proof, SourceSide
 from deploykit.parity import TOLERANCES
-from deploykit.route import Handed, Route, hidden
+from deploykit.route import Route, hidden
 from deploykit.runtime import open_runtime
 from deploykit.target import get_target, resolve
 
@@ -44,11 +44,8 @@ def writer_of(route: Route) -> Writer:
 
 
 @contextlib.contextmanager
-def vendors_turn(route: Route, what: str) -> Iterator[None]:
-    """Turns whatever a framework's or vendor's converter raises into VendorError (DK556) with its reason.
-
-    what: the part of the way ("torch.export").
-    """
+def frameworks_turn(what: str) -> Iterator[None]:
+    """Turns whatever a framework raises into VendorError (DK556) with its reason; what: a part of the way."""
     try:
         yield
     except DeploykitError:
@@ -56,13 +53,9 @@ def vendors_turn(route: Route, what: str) -> Iterator[None]:
     except Exception as problem:  # converters raise anything
         traceback.print_exception(problem)  # into the worker's log, which -v shows
         lines = in_two_lines(problem).splitlines()
-        raise VendorError(f"{what} does not take it: {lines[0]}", code="DK556", context=lines[1:]) from problem
-
-
-def write(route: Route, writer: Writer, handed: Handed) -> dict[str, Any]:
-    """The artifact by the writer; VendorError (DK556) with the vendor's reason."""
-    with vendors_turn(route, route.title.partition(",")[0]):
-        return writer(handed)
+        raise VendorError(
+            f"{what} does not take it: {lines[0]}", code="DK556", context=lines[1:], log=lines
+        ) from problem
 
 
 def output_specs(runs: Sequence[Run]) -> tuple[TensorSpec, ...]:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from deploykit.data import DimRange, open_data
 from deploykit.errors import VendorError
 from deploykit.exporters import tensorflow_source
-from deploykit.exporters.direct import output_specs, prove, route_of, vendors_turn, write, writer_of
+from deploykit.exporters.direct import frameworks_turn, output_specs, prove, route_of, writer_of
 from deploykit.exporters.tensorflow_export import SMALLEST, example_sizes, layouts_of
 from deploykit.exporters.tensorflow_source import read_sample
 from deploykit.lazy import versions_of
@@ -51,13 +51,13 @@ def convert_job(
     runs = _runs(source, request["seed"])
     if not runs:
         raise VendorError("the model takes none of the sizes that were tried", code="DK556", hint="--dim NAME=MIN..MAX")
-    with vendors_turn(route, "TensorFlow's freezing"):
+    with frameworks_turn("TensorFlow's freezing"):
         function = _function(source.model.frozen, source)
     bounds = {name: [r.minimum, r.maximum, *r.sizes] for name, r in source.symbols.items()}
     handed = Handed(
         function, source.specs, output_specs(runs), Path(output), options, get_target(target).bounded(bounds), profiles
     )
-    made = write(route, writer, handed)
+    made = writer(handed)
     layouts = layouts_of(source, (*handed.inputs, *handed.outputs))
     kept = ", ".join(f"{name} {kind.upper()}" for name, kind in layouts.items())
     if kept:

@@ -10,7 +10,7 @@ import torch
 
 from deploykit.data import Sample
 from deploykit.exporters import torch_call, torch_source
-from deploykit.exporters.direct import output_specs, prove, route_of, vendors_turn, write, writer_of
+from deploykit.exporters.direct import frameworks_turn, output_specs, prove, route_of, writer_of
 from deploykit.exporters.torch_checks import refuse_unstable
 from deploykit.exporters.torch_dynamo import dynamic_shapes
 from deploykit.exporters.torch_export import precision_of
@@ -53,7 +53,7 @@ def convert_job(
     refuse_unstable(call)
     route = route_of(target, "torch")
     writer = writer_of(route)
-    with vendors_turn(route, "torch.export"):
+    with frameworks_turn("torch.export"):
         program = _program(loaded, call)
     bounds = {name: [r.minimum, r.maximum, *r.sizes] for name, r in call.symbols.items()}
     handed = Handed(
@@ -65,7 +65,7 @@ def convert_job(
         get_target(target).bounded(bounds),
         profiles,
     )
-    made = write(route, writer, handed)
+    made = writer(handed)
     made["findings"] = [finding.as_dict() for finding in (*loaded.findings, *call.findings)] + made["findings"]
     made["versions"] |= versions_of("torch")
     made["precision"] = precision_of(loaded.module)

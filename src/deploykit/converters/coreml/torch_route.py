@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def write(handed: Handed) -> dict[str, Any]:
     """A `route.Writer`: the package of an ExportedProgram in core operators, or of a ScriptModule.
 
-    Raises what coremltools raises, UsageError (DK527) for a bad option.
+    Raises VendorError (DK556) with coremltools' reason, UsageError (DK527) for a bad option.
     """
 
     def front(inputs: list[Any], names: Mapping[str, str], common: dict[str, Any]) -> Any:

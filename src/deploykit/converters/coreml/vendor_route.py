@@ -34,6 +34,7 @@ from deploykit.converters.coreml.shapes import declared, plan, shape_mismatches,
 from deploykit.converters.coreml.shapes_record import interface_record
 from deploykit.converters.coreml.support import NAME, interface_problems
 from deploykit.converters.profiles import resolve_profiles
+from deploykit.errors import DeploykitError, VendorError
 from deploykit.lazy import versions_of
 
 if TYPE_CHECKING:
@@ -45,11 +46,14 @@ if TYPE_CHECKING:
     # `ct.convert` with the arguments that a front-end has of its own: inputs, package names by the model's, common.
     Front = Callable[[list[Any], Mapping[str, str], dict[str, Any]], Any]
 
+_LONG = 400  # characters of a reason
+
 
 def write_package(handed: Handed, front: Front) -> dict[str, Any]:
     """Writes the package at `handed.output` and compares its interface with what was asked for; a `Product` as JSON.
 
-    front: calls `ct.convert`. What coremltools raises passes through. Raises UsageError (DK527) for a bad option.
+    front: calls `ct.convert`. Raises VendorError (DK556) with the node that coremltools stopped at, UsageError
+    (DK527) for a bad option.
     """
     target = deployment_target(handed.options)
     inputs, outputs = handed.inputs, handed.outputs
@@ -106,7 +110,7 @@ def _save(
         "classifier_config": asked.classifier(names),
     }
     with _quiet():
-        with _named_node():
+        with _front_ends_turn():
             package = front(interface, names, common)
         try:
             package.save(str(handed.output))
@@ -122,18 +126,21 @@ def _save(
 
 
 @contextlib.contextmanager
-def _named_node() -> Iterator[None]:
-    """Says in a front-end's error at which node it was, which only its frames know; `node` is what it calls it."""
+def _front_ends_turn() -> Iterator[None]:
+    """Turns what a front-end raises into VendorError (DK556), with the node that its frames call `node`."""
     try:
         yield
+    except DeploykitError:
+        raise
     except Exception as problem:  # front-ends raise anything
+        why = f"{type(problem).__name__}: {' '.join(str(problem).split())[:_LONG]}"
         for frame, _ in reversed(list(traceback.walk_tb(problem.__traceback__))):
             node = frame.f_locals.get("node")
             op, name = getattr(node, "kind", None) or getattr(node, "op", None), getattr(node, "name", None)
             if isinstance(op, str) and isinstance(name, str):
-                what = f"node {name!r} ({op})"
-                raise RuntimeError(f"{what}: {type(problem).__name__}: {problem}") from None
-        raise
+                text = f"coremltools does not take node {name!r} ({op}): {why}"
+                raise VendorError(text, code="DK556", op=op, node=name, log=[why]) from problem
+        raise VendorError(f"coremltools does not take it: {why}", code="DK556", log=[why]) from problem
 
 
 @contextlib.contextmanager
