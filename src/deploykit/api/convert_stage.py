@@ -12,6 +12,7 @@ from deploykit import io
 from deploykit.api.extensions import digests
 from deploykit.artifact import Artifact, TensorSpec
 from deploykit.data.request import data_request
+from deploykit.data.stated import stated_contract
 from deploykit.errors import DeploykitError, GateError, UnavailableError
 from deploykit.isolation import run_alone, run_isolated
 from deploykit.progress import OnProgress, Progress
@@ -73,7 +74,8 @@ class ConvertStage(Stage):
             if name in target.takes and value is not None
         }
         self.calib_sha256 = calib_sha256
-        self._contract = self.given.get("contract")
+        # It travels with the artifact: whoever serves it makes tensors of images by it.
+        self._contract = dict(contract) if contract else None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -161,7 +163,7 @@ class ConvertStage(Stage):
         with _at_a_fixed_place(model) if self.target.alone else contextlib.nullcontext(model.path) as path:
             made = self._converted(call, path, output, precision)
         precision = made.get("precision", precision)  # an option may ask for another one
-        self._contract = made.get("contract", self._contract)
+        self._contract = made.get("contract", self._contract) or stated_contract(model.path)
         findings = [Finding.from_dict(facts) for facts in made["findings"]]
         companions: list[str] = []
         if self.target.beside is not None and not any(finding.severity == "error" for finding in findings):

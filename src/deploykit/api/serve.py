@@ -82,6 +82,8 @@ def serve(
     formats = {format_of(entry.path) or "" for entry in entries}
     libraries = extension_libraries(custom_ops, [target_of_format(format) for format in sorted(formats)])
     options = RuntimeOptions(device=device, provider=provider, custom_ops=libraries)
+    from deploykit.data.contract import InputContract
+    from deploykit.data.stated import stated_contract
     from deploykit.serving.batching import BatchPolicy
     from deploykit.serving.capacity import Permits, usable_cpus
     from deploykit.serving.catalog import Catalog
@@ -108,6 +110,7 @@ def serve(
             instances=instances or (config.instances if config is not None else None),
             config=config,
             permits=permits,
+            contract=None if (stated := stated_contract(entry.path)) is None else InputContract.model_validate(stated),
         )
 
     with json_logs(log_level):

@@ -91,10 +91,11 @@ class InputContract(RootModel[dict[str, InputRule]]):
         rule = self.root.get(name)
         return None if rule is None else rule.preprocess
 
-    def apply(self, image: Path | np.ndarray[Any, Any], spec: TensorSpec) -> np.ndarray[Any, Any]:
-        """The array that input `spec` takes for an image file, a uint8 image (H, W, 3), (H, W) or a batch (N, H, W, C).
+    def apply(self, image: Path | bytes | np.ndarray[Any, Any], spec: TensorSpec) -> np.ndarray[Any, Any]:
+        """The array that input `spec` takes for an image.
 
-        An array has its channels in the order red, green, blue. The result has the rank of the input, one image a row.
+        image: a file, a file's bytes, or uint8 (H, W, 3), (H, W) or a batch (N, H, W, C), channels red, green, blue.
+        The result has the rank of the input, one image a row.
         Raises DataError: DK310 no preprocessing or one that does not fit, DK311 unreadable image;
         MissingDependencyError without pillow.
         """

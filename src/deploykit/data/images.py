@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,9 @@ Array = np.ndarray[Any, Any]
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
 
 
-def prepare(image: Path | Array, rule: PreprocessSpec, spec: TensorSpec) -> Array:
+def prepare(image: Path | bytes | Array, rule: PreprocessSpec, spec: TensorSpec) -> Array:
     """The input array of an image or a batch of images; see `InputContract.apply`."""
-    if isinstance(image, Path):
+    if isinstance(image, (Path, bytes)):
         return _shaped(_one(_read(image), rule, spec), spec)
     if image.dtype != np.uint8 or image.ndim not in {2, 3, 4}:
         raise _wrong(spec, f"an image of {image.dtype} {list(image.shape)} is not uint8 [height, width, channels]")
@@ -35,17 +36,19 @@ def prepare(image: Path | Array, rule: PreprocessSpec, spec: TensorSpec) -> Arra
     return np.concatenate([_shaped(_one(single, rule, spec), spec) for single in image])
 
 
-def _read(path: Path) -> Array:
+def _read(image: Path | bytes) -> Array:
     pillow = _pillow()
     try:
-        with pillow.open(path) as opened:
+        with pillow.open(io.BytesIO(image) if isinstance(image, bytes) else image) as opened:
             return np.asarray(opened.convert("RGB"))
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as problem:
         # pillow raises SyntaxError for some damaged PNG chunks.
+        name = f" {image.name}" if isinstance(image, Path) else ""
+        why = str(problem) if name else "it is no image of a known format, or a damaged one"
         raise DataError(
-            f"cannot read the image {path.name}: {problem}",
+            f"cannot read the image{name}: {why}",
             code="DK311",
-            file=path,
+            file=image if isinstance(image, Path) else None,
             hint="leave the file out, or save it again as PNG",
         ) from problem
 

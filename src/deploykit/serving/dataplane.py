@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import difflib
 import time
@@ -12,6 +13,7 @@ import numpy as np
 from deploykit.serving.checks import unknown
 from deploykit.serving.errors import UnknownModelError
 from deploykit.serving.model import State
+from deploykit.serving.pictures import Pictures, prepared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,12 +26,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InferRequest:
-    """Tensors by input name; the outputs that are wanted, in this order (empty: all); the client's own id.
+    """Tensors, or images for them, by input name.
 
-    priority: 1 goes first, 0 says nothing. timeout: seconds in the queue, None for any.
+    outputs: those that are wanted, in this order; empty: all. id: the client's own. priority: 1 goes first, 0 says
+    nothing. timeout: seconds in the queue, None for any.
     """
 
-    feeds: Mapping[str, Array]
+    feeds: Mapping[str, Array | Pictures]
     outputs: tuple[str, ...] = ()
     id: str = ""
     priority: int = 0
@@ -142,12 +145,15 @@ class DataPlane:
             if name not in names:
                 raise unknown("output", name, names)
         started = time.perf_counter()
+        feeds: Mapping[str, Any] = request.feeds
+        if model.contract is not None and any(isinstance(value, Pictures) for value in feeds.values()):
+            feeds = await asyncio.to_thread(prepared, feeds, model.contract, model.inputs)
         try:
-            computed = await model.predict(request.feeds, priority=request.priority, timeout=request.timeout)
+            computed = await model.predict(feeds, priority=request.priority, timeout=request.timeout)
         except BaseException:
             model.statistics.failed(time.perf_counter() - started)
             raise
-        rows = _rows(model, request.feeds)
+        rows = _rows(model, feeds)
         model.statistics.answered(time.perf_counter() - started, rows, computed)
         return InferResult(
             model=model,

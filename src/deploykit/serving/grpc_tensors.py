@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.data.dtypes import numpy_dtype
+from deploykit.serving import pictures
 from deploykit.serving.checks import check_datatype, check_names, check_shape, unknown
 from deploykit.serving.dataplane import InferRequest
 from deploykit.serving.datatypes import DTYPES, array_from_bytes, bytes_from_array, datatype_of, element_count
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from deploykit.artifact import TensorSpec
     from deploykit.serving.dataplane import InferResult
     from deploykit.serving.model import Model
+    from deploykit.serving.pictures import Pictures
 
     Array = np.ndarray[Any, Any]
 
@@ -54,13 +56,17 @@ def read_request(message: Any, model: Model, left: float | None = None) -> Infer
             f"raw_input_contents has {len(raw)} tensors for {len(message.inputs)} inputs; give all of them or none"
         )
     specs = {spec.name: spec for spec in model.inputs}
-    feeds: dict[str, Array] = {}
+    feeds: dict[str, Array | Pictures] = {}
     for position, tensor in enumerate(message.inputs):
         if tensor.name not in specs:
             raise unknown("input", tensor.name, list(specs))
         if tensor.name in feeds:
             raise UnreadableRequestError(f"input {tensor.name!r} is given twice")
-        feeds[tensor.name] = _array(tensor, specs[tensor.name], raw[position] if raw else None)
+        given = raw[position] if raw else None
+        if tensor.datatype == "BYTES" and model.takes_images(tensor.name):
+            feeds[tensor.name] = _pictures(tensor, given)
+        else:
+            feeds[tensor.name] = _array(tensor, specs[tensor.name], given)
     check_names(feeds, model.inputs)
     timeout = _whole(parameters, "timeout") / 1e6
     waits = [seconds for seconds in (timeout or None, left) if seconds is not None]
@@ -100,6 +106,16 @@ def _array(tensor: Any, spec: TensorSpec, raw: bytes | None) -> Array:
     if field is None:
         raise UnreadableRequestError(f"{where}: {tensor.datatype} has no typed contents; send raw_input_contents")
     return _from_contents(getattr(tensor.contents, field), tensor.datatype, shape, f"{where}: {field}")
+
+
+def _pictures(tensor: Any, raw: bytes | None) -> Pictures:
+    """Encoded images in the place of an input's tensor."""
+    where, count = f"input {tensor.name!r}", element_count(tensor.shape)
+    if raw is not None:
+        return pictures.from_binary(memoryview(raw), count, where)
+    if len(tensor.contents.bytes_contents) != count:
+        raise UnreadableRequestError(f"{where} has {len(tensor.contents.bytes_contents)} images for {count}")
+    return pictures.Pictures(tuple(tensor.contents.bytes_contents))
 
 
 def _from_contents(values: Any, datatype: str, shape: list[int], where: str) -> Array:

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from deploykit.serving import errors, strict_json, v2
+from deploykit.serving import errors, strict_json, try_page, v2
 from deploykit.serving.access import Access
 from deploykit.serving.bodies import read_body
 from deploykit.serving.catalog import catalog_of
@@ -78,6 +78,7 @@ class Routes:
             self._route("/metrics", "metrics", self.metrics),
             self._route("/openapi.json", "docs", self.openapi),
             self._route("/docs", "docs", self.docs),
+            self._route("/", "docs", self.page),
         ]
 
     def _route(
@@ -174,6 +175,11 @@ class Routes:
         page = docs_page(describe_api(self._plane, self._limits.max_body), str(request.base_url))
         policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
         return Response(page, headers=policy, media_type="text/html")
+
+    async def page(self, request: Request, exchange: Exchange) -> Response:
+        """A page to try the models."""
+        text, policy = try_page.page(self._plane)
+        return Response(text, headers={"Content-Security-Policy": policy}, media_type="text/html")
 
 
 def _json(document: dict[str, Any], status: int = 200) -> Response:

@@ -118,7 +118,9 @@ class Inference:
         model = self._ready(self._plane.only_model(), exchange)
         with model.in_use():
             body = await read_body(headers, receive, self._limits.max_body, self._limits.idle_seconds)
-            exchange.result = result = await self._plane.infer(model, beginner.read_request(body, model))
+            kind = headers.get(b"content-type", b"")
+            asked = (beginner.read_image if kind.startswith(b"image/") else beginner.read_request)(body, model)
+            exchange.result = result = await self._plane.infer(model, asked)
         content, exchange.non_finite = beginner.write_response(result)
         return _answered(content, exchange, result, None)
 

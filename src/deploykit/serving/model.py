@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from deploykit.artifact import TensorSpec
+    from deploykit.data.contract import InputContract
     from deploykit.runtime import Feeds, Outputs, Runtime
     from deploykit.serving.capacity import Permits
     from deploykit.serving.repository_config import RepositoryConfig
@@ -56,8 +57,8 @@ class Model:
     path: the artifact. options: how its engine is opened; `threads` is decided here. batching: how requests are put
     together; None lets `load` find out whether that is right and pays. instances: calls of the engine at the same
     time; None chooses. config: what a repository says about it, which is checked. permits: the CPUs that it shares
-    with other models. A model is created at once and loaded by `load`, which may take long; until then it is known and
-    not ready.
+    with other models. contract: the preprocessing of its images. A model is created at once and loaded by `load`,
+    which may take long; until then it is known and not ready.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Model:
         instances: int | None = None,
         config: RepositoryConfig | None = None,
         permits: Permits | None = None,
+        contract: InputContract | None = None,
     ) -> None:
         self.path = path
         self.name = name
@@ -95,6 +97,7 @@ class Model:
         self._batcher: Batcher | None = None
         self._batching = batching
         self._instances = instances
+        self.contract = contract
         self._config = config
         self._permits = permits
         self._users = 0
@@ -180,6 +183,10 @@ class Model:
         check_feeds(feeds, self.inputs)
         self._check_rows(feeds)
         return await batcher.predict(feeds, priority=priority, timeout=timeout)
+
+    def takes_images(self, name: str) -> bool:
+        """Whether encoded images may stand for an input's tensor."""
+        return self.contract is not None and self.contract.prepares(name)
 
     def _check_rows(self, feeds: Feeds) -> None:
         most = self._config.max_batch_size if self._config is not None else 0

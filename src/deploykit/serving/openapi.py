@@ -147,7 +147,7 @@ def _infer(model: Model) -> dict[str, Any]:
 
 
 def _predict(model: Model) -> dict[str, Any]:
-    values = {spec.name: _example_values(spec) for spec in model.inputs}
+    values = {spec.name: example_values(spec) for spec in model.inputs}
     made: dict[str, Any] = _post(
         f"Run {model.name}, the short way",
         f"{_signature(model)}. Values by input name, nested as their shapes; for one input also the value alone.",
@@ -178,7 +178,8 @@ def _example_tensor(spec: TensorSpec) -> dict[str, Any] | None:
     }
 
 
-def _example_values(spec: TensorSpec) -> Any:
+def example_values(spec: TensorSpec) -> Any:
+    """The smallest tensor that an input takes, as nested lists; None when it would be too long to read."""
     shape = _example_shape(spec)
     if shape is None:
         return None

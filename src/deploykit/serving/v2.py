@@ -11,7 +11,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from deploykit.serving import strict_json
+from deploykit.serving import pictures, strict_json
 from deploykit.serving.checks import check_datatype, check_names, check_shape, unknown
 from deploykit.serving.dataplane import InferRequest
 from deploykit.serving.datatypes import (
@@ -19,6 +19,7 @@ from deploykit.serving.datatypes import (
     array_from_json,
     bytes_from_array,
     datatype_of,
+    element_count,
     json_from_array,
 )
 from deploykit.serving.errors import UnfitInputError, UnreadableRequestError, UnsupportedRequestError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from deploykit.artifact import TensorSpec
     from deploykit.serving.dataplane import InferResult
     from deploykit.serving.model import Model
+    from deploykit.serving.pictures import Pictures
 
 MAX_RANK = 32
 # Beyond this no tensor exists; numpy would overflow while it multiplies.
@@ -65,7 +67,7 @@ def read_request(body: bytes | bytearray, header_length: int | None, model: Mode
     if parameters.get("sequence_id"):
         raise UnsupportedRequestError("sequence_id: this server keeps no state between requests")
     binary = _Binary(view[header_length:] if header_length is not None else view[:0])
-    feeds = _read_inputs(document, model.inputs, binary)
+    feeds = _read_inputs(document, model, binary)
     binary.check_used_up()
     wanted = _read_outputs(document, [spec.name for spec in model.outputs])
     id = strict_json.text_of(document.get("id", ""), "id")
@@ -109,14 +111,13 @@ class _Binary:
             raise UnreadableRequestError(f"{left} bytes of binary data belong to no input")
 
 
-def _read_inputs(
-    document: dict[str, Any], specs: tuple[TensorSpec, ...], binary: _Binary
-) -> dict[str, np.ndarray[Any, Any]]:
+def _read_inputs(document: dict[str, Any], model: Model, binary: _Binary) -> dict[str, np.ndarray[Any, Any] | Pictures]:
+    specs = model.inputs
     rows = document.get("inputs")
     if not isinstance(rows, list):
         raise UnreadableRequestError('the request has no "inputs": a list of tensors is needed')
     by_name = {spec.name: spec for spec in specs}
-    feeds: dict[str, np.ndarray[Any, Any]] = {}
+    feeds: dict[str, np.ndarray[Any, Any] | Pictures] = {}
     for index, row in enumerate(rows):
         if not isinstance(row, dict):
             raise UnreadableRequestError(f"inputs[{index}] must be an object with name, datatype, shape and data")
@@ -125,7 +126,8 @@ def _read_inputs(
             raise unknown("input", name, list(by_name))
         if name in feeds:
             raise UnreadableRequestError(f"input {name!r} is given twice")
-        feeds[name] = _read_tensor(row, by_name[name], binary)
+        read = _read_pictures if row.get("datatype") == "BYTES" and model.takes_images(name) else _read_tensor
+        feeds[name] = read(row, by_name[name], binary)
     check_names(feeds, specs)
     return feeds
 
@@ -146,6 +148,18 @@ def _read_tensor(row: dict[str, Any], spec: TensorSpec, binary: _Binary) -> np.n
     if "data" not in row:
         raise UnreadableRequestError(f"{where} has neither data nor binary_data_size")
     return array_from_json(row["data"], datatype, shape, where)
+
+
+def _read_pictures(row: dict[str, Any], spec: TensorSpec, binary: _Binary) -> Pictures:
+    """Encoded images in the place of an input's tensor: BYTES, an element an image."""
+    where = f"input {spec.name!r}"
+    count = element_count(_read_shape(row.get("shape"), where))
+    parameters = _parameters(row, where)
+    if "binary_data_size" in parameters:
+        return pictures.from_binary(binary.take(parameters["binary_data_size"], where), count, where)
+    if "data" not in row:
+        raise UnreadableRequestError(f"{where} has neither data nor binary_data_size")
+    return pictures.from_json(row["data"], count, where)
 
 
 def _read_shape(shape: Any, where: str) -> list[int]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from deploykit.artifact import read_manifest
 from deploykit.converters.coreml.images import ImageInput, images_in, told, write_images
 from deploykit.converters.coreml.images_options import image_inputs
 from deploykit.converters.coreml.labels import Classes, classes_for, classes_in, write_classes
 from deploykit.converters.coreml.options import descriptions, flag, write_metadata
-from deploykit.io import digest
+from deploykit.data.fitting import is_symbol
+from deploykit.data.stated import stated_contract
 from deploykit.report import Finding, failure, note
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ class Asked:
             found.append(failure("DK529", f"the package has other images than {', '.join(wanted)}", target=_NAME))
         if classes_in(opened.spec, opened.function) != self.classes:
             found.append(failure("DK529", "the package has other classes than class_labels", target=_NAME))
+        elif self.classes is not None:
+            found += self.classes.mismatches(opened.function)
         return found
 
 
@@ -132,41 +134,37 @@ def asked_for(
     sizes: Mapping[str, int],
     contract: Mapping[str, Any] | None,
 ) -> Asked:
-    """What the options ask for. sizes: symbols with one size. contract: preprocessing; None: of the model's manifest.
+    """What the options ask for.
+
+    inputs: as `with_fixed_sizes` gives them. sizes: symbols with one size. contract: preprocessing; None: that of the
+    model's manifest.
 
     Raises UsageError: DK550 images, DK551 classes, DK527 other values.
     """
     flag(options, "device_check", default=True)
-    images = image_inputs(options, inputs, sizes, contract if contract is not None else _manifest_contract(model))
+    images = image_inputs(options, inputs, sizes, contract if contract is not None else stated_contract(model))
     classes = classes_for(options, inputs, outputs, sizes)
     names = [spec.name for spec in (*inputs, *outputs)] + ([classes.label] if classes else [])
     return Asked(options, images, classes, descriptions(options, names))
 
 
-def _manifest_contract(model: Path) -> dict[str, Any] | None:
-    """The preprocessing that the model was calibrated or made with, where its manifest is of this file."""
-    claim = read_manifest(model)
-    if claim is None:
-        return None
-    members = [model.parent / name for name in claim.files]
-    if not members or not all(member.exists() for member in members) or digest(members) != claim.sha256:
-        return None
-    found = claim.options.get("contract") or (claim.options.get("calibration") or {}).get("contract")
-    return found if isinstance(found, dict) else None
-
-
-def fixed_sizes(
-    dims: Mapping[str, int], inputs: Sequence[TensorSpec], profiles: Mapping[str, Profile]
-) -> dict[str, int]:
-    """Symbols with one size, those that a profile fixes among them."""
-    found = dict(dims)
+def with_fixed_sizes(
+    inputs: Sequence[TensorSpec], dims: Mapping[str, int], profiles: Mapping[str, Profile]
+) -> tuple[list[TensorSpec], dict[str, int]]:
+    """The inputs with the sizes that are fixed by a bound or a profile, and the symbols that have one size."""
+    made, sizes = [], dict(dims)
     for spec in inputs:
-        if spec.name in profiles:
-            low, _, high = profiles[spec.name]
-            for size, least, most in zip(spec.shape or (), low, high, strict=False):
-                if isinstance(size, str) and least == most:
-                    found.setdefault(size, int(least))
-    return found
+        low, _, high = profiles.get(spec.name) or (spec.shape or (), (), spec.shape or ())
+        shape: list[int | str] = []
+        for size, least, most in zip(spec.shape or (), low, high, strict=True):
+            if isinstance(size, str) and isinstance(least, int) and least == most:
+                # What has no name is equal to nothing.
+                sizes |= {size: least} if is_symbol(size) else {}
+                shape.append(least)
+            else:
+                shape.append(dims.get(size, size) if isinstance(size, str) else size)
+        made.append(dataclasses.replace(spec, shape=None if spec.shape is None else tuple(shape)))
+    return made, sizes
 
 
 def flexible_problems(asked: Asked, flexibility: Flexibility) -> list[Finding]:
