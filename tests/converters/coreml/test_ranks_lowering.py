@@ -212,3 +212,23 @@ def test_window_partition_of_the_case_catalogue(shared, build, evaluate):
     with np.load(shared / "cases" / "rank6_window.out0.npz") as expected:
         for name, array in expected.items():
             np.testing.assert_array_equal(made[name], array)
+
+
+def test_many_dimensions_inside_a_branch_and_around_it(agrees):
+    model = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[n,8,8,3] x, bool c) => (float[m,4,4,3] y) <int64[6] a = {-1,2,4,2,4,3}, int64[4] b = {-1,4,4,3}> {
+        v = Reshape (x, a)
+        [choose] y = If (c) <
+            then_branch = t () => (float[m,4,4,3] p) {
+                s = Transpose <perm=[0,1,3,2,4,5]> (v)
+                p = Reshape (s, b)
+            },
+            else_branch = e () => (float[m,4,4,3] q) {
+                u = Transpose <perm=[0,3,1,2,4,5]> (v)
+                w = Neg (u)
+                q = Reshape (w, b)
+            }>
+    }"""
+    for chosen in (True, False):
+        feeds = {"x": RANDOM.normal(size=(2, 8, 8, 3)).astype(np.float32), "c": np.array(chosen)}
+        agrees(onnx.parser.parse_model(model), feeds, dims={"n": [1, 3]}, tolerance=1e-6)
