@@ -103,6 +103,11 @@ def model():
     return deep()
 
 
+@pytest.fixture(scope="session")
+def small():
+    return deep(480)
+
+
 @pytest.fixture
 def locate(tmp_path):
     """locate(reference, candidate) -> what `locate_job` finds; models are saved first, paths taken as they are."""

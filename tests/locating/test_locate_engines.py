@@ -102,6 +102,15 @@ def test_a_package_with_another_weight(package, tmp_path):
     assert (alone.metrics["outputs"][0]["name"], alone.exit_code) == ("/block.12/Conv_97/out", 1)
 
 
+@pytest.mark.slow
+def test_a_package_of_a_thousand_nodes(pair):
+    pytest.importorskip("coremltools")
+    deploykit.convert(pair / "fault.onnx", to="coreml", output=pair / "fault.mlpackage")
+    report = deploykit.validate(pair / "model.onnx", pair / "fault.mlpackage", samples=1, locate=True)
+    assert report.metrics["first_divergence"]["source_node"] == "/block.60/Conv_481"
+    assert report.metrics["located"]["matched"] == 1000
+
+
 def test_what_cannot_be_looked_into_is_refused_first(pair, package):
     with pytest.raises(UsageError) as refused:
         deploykit.validate(package / "fault.mlpackage", pair / "model.onnx", locate=True)

@@ -22,22 +22,22 @@ def test_one_weight_among_a_thousand_nodes(locate, model, faults):
     assert found["added_up"] == []
 
 
-def test_an_attribute(locate, model, faults):
+def test_an_attribute(locate, small, faults):
     def shift(node):
         node.attribute[0].CopyFrom(helper.make_attribute("pads", [2, 2, 0, 0]))
 
-    first = locate(model, faults["changed"](model, "/block.110/Conv_881", shift))["first"]
-    assert first["source_node"] == "/block.110/Conv_881"
+    first = locate(small, faults["changed"](small, "/block.40/Conv_321", shift))["first"]
+    assert first["source_node"] == "/block.40/Conv_321"
     assert first["differences"] == ["attribute pads is [2, 2, 0, 0], [1, 1, 1, 1] in the reference"]
 
 
-def test_nan_is_found_where_it_is_born(locate, model, faults):
+def test_nan_is_found_where_it_is_born(locate, small, faults):
     def logarithm(node):
         node.op_type = "Log"
 
-    found = locate(model, faults["changed"](model, "/block.90/Relu_722", logarithm))
+    found = locate(small, faults["changed"](small, "/block.30/Relu_242", logarithm))
     first = found["first"]
-    assert (first["source_node"], first["op"], first["source_op"]) == ("/block.90/Relu_722", "Log", "Relu")
+    assert (first["source_node"], first["op"], first["source_op"]) == ("/block.30/Relu_242", "Log", "Relu")
     assert "NaN" in first["problem"]
     assert first["max_abs"] is None
     assert first["values"][1] == "nan"
@@ -61,18 +61,18 @@ def test_an_overflow_of_half_precision(locate, faults):
     assert not found["alone"]["agrees"]
 
 
-def test_a_fault_behind_rounding_that_adds_up_to_more_than_the_limit(locate, model, faults):
-    exact = locate(model, faults["halved"](model), row="fp16", rtol=1e-3)
+def test_a_fault_behind_rounding_that_adds_up_to_more_than_the_limit(locate, small, faults):
+    exact = locate(small, faults["halved"](small), row="fp16", rtol=1e-3)
     assert exact["alone"]["agrees"]  # no node is at fault: each agrees on the reference's own values
     assert exact["added_up"][0] == exact["first"]["tensor"]
-    planted = locate(model, faults["halved"](faults["other_weight"](model, 800)), row="fp16", rtol=1e-3)
-    assert planted["first"]["source_node"] == "/block.100/Conv_801"
+    planted = locate(small, faults["halved"](faults["other_weight"](small, 400)), row="fp16", rtol=1e-3)
+    assert planted["first"]["source_node"] == "/block.50/Conv_401"
     assert not planted["alone"]["agrees"]
     assert planted["added_up"]
 
 
-def test_models_that_agree_have_nothing_to_locate(locate, model, faults):
-    assert locate(model, faults["renamed"](model))["first"] is None
+def test_models_that_agree_have_nothing_to_locate(locate, small, faults):
+    assert locate(small, faults["renamed"](small))["first"] is None
 
 
 BODIES = """<ir_version: 8, opset_import: ["" : 17]>

@@ -47,7 +47,7 @@ def locate(
     save: where the failing part is to lie. Raises OutputError when it cannot be written there.
     """
     if outputs and all(row["passed"] for row in outputs):
-        return None, None, [note("DK454", "nothing diverges: all outputs agree, so there is nothing to locate")]
+        return None, None, [note("DK454", "nothing diverges: all outputs that both have agree")]
     if not outputs:
         return None, None, []
     if save is None:

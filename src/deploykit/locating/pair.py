@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from deploykit.data.dtypes import cast
@@ -27,6 +28,21 @@ if TYPE_CHECKING:
 
 _NEIGHBOURS = 3  # tensors shown before and behind the first one that differs
 _RESTARTS = 12
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """A tensor that differs while what it is made of agrees.
+
+    parents: the nearest compared tensors that it is made of. given: their values, which both sides can start from.
+    alone: the row of the part on these values, None where the two say nothing about each other.
+    """
+
+    search: Search
+    tensor: str
+    parents: list[str]
+    given: dict[str, Array]
+    alone: Row | None
 
 
 class Pair:
@@ -90,15 +106,14 @@ class Pair:
         start = next((row for row in rows.values() if row is not None and not row.agrees), None)
         if start is None:
             return {**facts, "looks": self._looks, "readable": any(row is not None for row in rows.values())}
-        search, tensor, parents, added_up = self._fault(start)
-        given = self._shared_values(parents)
-        alone = self._alone(tensor, given)
-        around = self._around(search, tensor, start.tensor)
+        found, added_up = self._fault(start)
+        tensor, given = found.tensor, found.given
+        around = self._around(found.search, tensor, start.tensor)
         facts |= {
             "readable": True,
-            "first": self._described(search.rows[tensor], parents),
-            "neighbourhood": [self._line(search, name, tensor) for name in around],
-            "alone": None if alone is None else alone.as_dict(),
+            "first": self._described(found.search.rows[tensor], found.parents),
+            "neighbourhood": [self._line(found.search, name, tensor) for name in around],
+            "alone": None if found.alone is None else found.alone.as_dict(),
             "added_up": added_up,
             "repro": None,
         }
@@ -110,16 +125,16 @@ class Pair:
             )
         return facts | {"looks": self._looks}
 
-    def _fault(self, start: Row) -> tuple[Search, str, list[str], list[str]]:
-        """The tensor to report, the nearest ones that it is made of, the search that found it, and tensors before it.
+    def _fault(self, start: Row) -> tuple[Found, list[str]]:
+        """What is to be reported, and tensors before it at which rounding alone was beyond the limit.
 
         Rounding adds up along a deep model until some tensor is beyond the limit, which hides a fault behind it. So
         where the part that makes a tensor agrees by itself, the candidate goes on with the reference's values from
-        there; the last item names these tensors. Where no part differs by itself, the first of them is reported.
+        there; these tensors are named. Where no part differs by itself, the first of them is reported.
         """
         # What makes NaN or infinities is looked for as such: the differences before them are another matter.
         differs = _not_finite if _not_finite(start) else _beyond
-        found: list[tuple[Search, str, list[str]]] = []
+        found: list[Found] = []
         settled = -1
         for _ in range(_RESTARTS):
             search = Search(self._lineage, self._known, self._compare, differs, settled=settled)
@@ -128,16 +143,17 @@ class Pair:
             if row is None or not differs(row):
                 break
             tensor, parents = search.first(start.tensor)
-            found.append((search, tensor, parents))
-            alone = self._alone(tensor, self._shared_values(parents))
+            given = self._shared_values(parents)
+            alone = self._alone(tensor, given)
+            found.append(Found(search, tensor, parents, given, alone))
             if alone is None or differs(alone):
-                return *found[-1], [name for _, name, _ in found[:-1]]
+                return found[-1], [each.tensor for each in found[:-1]]
             settled = self._lineage.maker[tensor]
             if tensor == start.tensor:
                 break
             self._base = self._shared_values(self._crossing(tensor, start.tensor))
         self._base = {}
-        return *found[0], [name for _, name, _ in found]
+        return found[0], [each.tensor for each in found]
 
     def _crossing(self, tensor: str, output: str) -> list[str]:
         """What lives across the step that makes a tensor on the way to an output, and both sides have."""
