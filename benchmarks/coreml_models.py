@@ -68,7 +68,10 @@ def within(made, expected, precision):
 
 
 def judged(path, dims, samples, calib, folder):
-    """A row. samples: [(feeds, [outputs of a reference beside onnxruntime])]. calib: the request that fp16 measures."""
+    """A row. samples: [(feeds, [outputs of a reference beside onnxruntime])]. calib: the data that fp16 is measured on.
+
+    That is less than it is judged on, where sizes vary: what stays fp32 on one size has to do for the others.
+    """
     row = {}
     reference = Reference(path)
     expected = [list(reference.predict(feeds).values()) for feeds, _ in samples]
@@ -124,39 +127,36 @@ def zoo_row(variant, folder, scratch):
     for file in sorted(held.iterdir()):
         outputs = np.load(folder / f"{path.stem}.torch" / file.name)
         samples.append((dict(np.load(file)), [outputs[key] for key in outputs.files]))
-    return row | judged(path, dims, samples, data_request(str(held), "parity", dims=dims), scratch)
+    return row | judged(path, dims, samples, data_request(str(held), "parity", samples=1, dims=dims), scratch)
 
 
 def main(words, kept_in=None):
     """Writes the rows, and prints them as they come."""
-    kept = json.loads(OUT.read_text(encoding="utf-8")) if words and OUT.exists() else {}
-    made = {"published": kept.get("published", {}), "zoo": kept.get("zoo", {})}
 
     def asked(name):
         return not words or any(word in name for word in words)
 
     with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(kept_in or scratch)
         names = [name for name in zoo.ZOO if asked(name)]
         if names:
             # In a process of its own: PyTorch is kept out of this one, where coremltools would load it.
-            command = [sys.executable, Path(__file__).with_name("zoo.py"), kept_in or scratch, *names]
-            subprocess.run(command, check=True)
+            subprocess.run([sys.executable, Path(__file__).with_name("zoo.py"), folder, *names], check=True)
         for variant in zoo.variants(names) if names else []:
-            made["zoo"][zoo.stem(*variant)] = zoo_row(variant, Path(kept_in or scratch), scratch)
-            print(zoo.stem(*variant), made["zoo"][zoo.stem(*variant)], flush=True)
-            write(made)
-        for name, dims in sorted(published().items()):
+            write("zoo", zoo.stem(*variant), zoo_row(variant, folder, scratch))
+        for name, dims in published().items():
             if asked(name) and MODELS.exists():
-                made["published"][name] = published_row(name, dims, scratch)
-                print(name, made["published"][name], flush=True)
-                write(made)
+                write("published", name, published_row(name, dims, scratch))
 
 
-def write(made):
-    """The file, in the order of the tables."""
+def write(kind, name, row):
+    """One row more in the file, which stays in the order of the tables."""
+    print(name, row, flush=True)
+    kept = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {"published": {}, "zoo": {}}
+    kept[kind][name] = row
     order = {zoo.stem(*variant): at for at, variant in enumerate(zoo.variants())}
-    ordered = {name: made["zoo"][name] for name in sorted(made["zoo"], key=order.__getitem__)}
-    text = json.dumps({"published": dict(sorted(made["published"].items())), "zoo": ordered}, indent=1)
+    rows = {key: kept["zoo"][key] for key in sorted(kept["zoo"], key=order.__getitem__)}
+    text = json.dumps({"published": dict(sorted(kept["published"].items())), "zoo": rows}, indent=1)
     OUT.write_text(text + "\n", encoding="utf-8")
 
 

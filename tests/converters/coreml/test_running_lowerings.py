@@ -109,6 +109,24 @@ CASES = {
         "int64[2] t = {7,9}",
         's = Shape <end=2> (x)\n u = Concat <axis=0> (s, t)\n y = Resize <mode="linear"> (x, , , u)',
     ),
+    "resize_to_the_size_of_another": (
+        {"x": ("float", "n,3,4,6"), "z": ("float", "2,m")},
+        "float y",
+        "int64[1] k = {3}",
+        (
+            "a = Shape <end=2> (x)\n b = Shape <start=1> (z)\n c = Mul (b, k)\n u = Concat <axis=0> (a, b, c)\n"
+            'y = Resize <mode="linear"> (x, , , u)'
+        ),
+    ),
+    "resize_with_corners": (
+        {"x": ("float", "n,3,4,m"), "z": ("float", "2,m")},
+        "float y",
+        "int64[1] k = {3}",
+        (
+            "a = Shape <end=2> (x)\n b = Shape <start=1> (z)\n c = Mul (b, k)\n u = Concat <axis=0> (a, k, c)\n"
+            'y = Resize <mode="linear", coordinate_transformation_mode="align_corners"> (x, , , u)'
+        ),
+    ),
     "affine_grid": (
         {"t": ("float", "n,2,3"), "x": ("float", "n,3,5,7")},
         "float y",

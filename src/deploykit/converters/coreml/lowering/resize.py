@@ -11,7 +11,7 @@ from coremltools.converters.mil.mil import Var, types
 
 from deploykit.converters.coreml.lowering.context import OpContext, Refused, is_fixed, lowers, positive_axis
 from deploykit.converters.coreml.lowering.sampling import Sampling, nearest, positions, weights
-from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
+from deploykit.opsupport.verdict import Verdict, conditional, supported, unknown, unsupported
 
 if TYPE_CHECKING:
     from deploykit.converters.coreml.lowering.node import Node
@@ -62,6 +62,12 @@ def _form(node: Node) -> Verdict:
         return unsupported(f"{how.mode} with {how.coordinates} is no ONNX resizing", remedy=_REMEDY)
     if how.antialias and how.mode == "nearest":
         return unsupported("nearest has no antialiasing", remedy=_REMEDY)
+    computed = node.op == "Resize" and node.opset >= 11 and node.has(3) and node.constant(3) is None
+    if computed and how.coordinates == "pytorch_half_pixel":
+        return conditional(
+            "a side that is resized to a single element is sampled elsewhere in Core ML",
+            remedy="harmless as long as every resized side has 2 elements or more",
+        )
     return supported()
 
 
@@ -70,6 +76,9 @@ def _form(node: Node) -> Verdict:
 def resize(op: OpContext) -> Var:
     """Resize of any axes in any mode."""
     x, how = op.input(), _sampling(op)
+    running = _running(op, x, how)
+    if running is not None:
+        return running
     scales, sizes = _asked(op, x)
     native = _by_core_ml(x, how, scales, sizes)
     if native is not None:
@@ -94,6 +103,34 @@ def resize(op: OpContext) -> Var:
     if any(mask.any() for mask in outside.values()):
         x = _extrapolated(x, outside, op.real("extrapolation_value", 0.0))
     return x if changed else mb.identity(x=x)
+
+
+def _running(op: OpContext, x: Var, how: Sampling) -> Var | None:
+    """Images resized linearly to height and width that are computed while the model runs; None for all else."""
+    asked = op.partial(3) if op.op == "Resize" and op.opset >= 11 and op.has(3) else None
+    if (
+        asked is None
+        or len(asked) != x.rank
+        or None not in asked[2:]
+        or all(_is_size_of(op, x, axis, axis) for axis, size in enumerate(asked) if size is None)
+    ):
+        return None
+    if x.rank != 4 or how.mode != "linear" or how.antialias or how.coordinates not in _LINEAR:
+        raise Refused("its sizes are computed while the model runs", _REMEDY)
+    for axis in (0, 1):
+        if asked[axis] is None:
+            _refuse_other_size(op, x, axis, axis)
+        elif asked[axis] != x.shape[axis]:
+            raise Refused("it resizes more than height and width, to sizes that are computed", _REMEDY)
+    if op.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise Refused("it keeps an aspect ratio, and a size varies", _REMEDY)
+    return mb.resize(
+        x=x,
+        shape=mb.slice_by_index(x=op.input(3), begin=[2], end=[4]),
+        resized_dims=np.uint32(2),
+        interpolation_mode="LINEAR",
+        sampling_mode=_LINEAR[how.coordinates],
+    )
 
 
 def _resampled(x: Var, axis: int, how: Sampling, points: np.ndarray[Any, Any], scale: float) -> Var:
@@ -187,10 +224,14 @@ def _asked(op: OpContext, x: Var) -> tuple[list[float], list[int | None]]:
     return factors, counts
 
 
+def _is_size_of(op: OpContext, x: Var, place: int, axis: int) -> bool:
+    folded = op.input(3).sym_val
+    return folded is not None and np.asarray(folded).reshape(-1)[place] == x.shape[axis]
+
+
 def _refuse_other_size(op: OpContext, x: Var, place: int, axis: int) -> None:
     """A size that varies may be asked for on an axis that has that very size: it is not resized."""
-    folded = op.input(3).sym_val
-    if folded is None or np.asarray(folded).reshape(-1)[place] != x.shape[axis]:
+    if not _is_size_of(op, x, place, axis):
         raise Refused("its sizes are computed while the model runs", _REMEDY)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from deploykit.converters.coreml.simulator.table import Array, Undocumented, evaluates, flag, text
+from deploykit.converters.coreml.simulator.table import Array, Undocumented, evaluates, flag, integers, text
 
 
 def _along_axis(x: Array, points: Array, axis: int) -> Any:
@@ -46,6 +46,19 @@ def resize_bilinear(
     """Linear interpolation of the last two axes to the target sizes."""
     made = _along_axis(x, grid_points(int(target_size_height), x.shape[-2], text(sampling_mode)), x.ndim - 2)
     return _along_axis(made, grid_points(int(target_size_width), x.shape[-1], text(sampling_mode)), x.ndim - 1)
+
+
+@evaluates("resize")
+def resize(
+    x: Array, shape: Any, resized_dims: Any, interpolation_mode: Any = "LINEAR", sampling_mode: Any = "DEFAULT"
+) -> Any:
+    """Linear interpolation of the last axes to the last sizes of a vector; 0 keeps an axis as it is."""
+    if text(interpolation_mode) != "LINEAR" or int(resized_dims) != 2:
+        raise Undocumented(f"resize with {text(interpolation_mode)} of {int(resized_dims)} axes: how it rounds")
+    height, width = (
+        size or x.shape[x.ndim - 2 + place] for place, size in enumerate(integers(shape)[len(integers(shape)) - 2 :])
+    )
+    return resize_bilinear(x, height, width, sampling_mode)
 
 
 @evaluates("upsample_bilinear")
