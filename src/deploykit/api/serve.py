@@ -48,6 +48,7 @@ def serve(
     reload_seconds: float | None = None,
     repository_control: bool = False,
     token_file: str | Path | None = None,
+    calib: str | Path | None = None,
     log_level: int = logging.INFO,
     on_ready: Callable[[dict[str, Any]], None] | None = None,
 ) -> Report:
@@ -63,7 +64,8 @@ def serve(
     a request may wait for others. instances: calls of the engine at the same time; None chooses.
     reload_seconds: how often to look for new, changed and removed versions in the repository; None: never.
     repository_control: let clients list, load and unload its models. token_file: file with the token that clients
-    must bring (Authorization: Bearer); health needs none. log_level: of the JSON lines on stderr.
+    must bring (Authorization: Bearer); health needs none. calib: DATA that the inputs of requests are compared
+    with, in the metrics. log_level: of the JSON lines on stderr.
     on_ready: called once, from another thread, with {"ready": true, "http": port, "grpc": port, "models": [name]}.
     Returns a report with metrics {"model", "version", "engine", "lanes", "threads", "max_batch"} of the first model,
     and "models" with those of all; requests that had to be cut off while the server stopped are a warning (DK707), and
@@ -83,6 +85,7 @@ def serve(
     libraries = extension_libraries(custom_ops, [target_of_format(format) for format in sorted(formats)])
     options = RuntimeOptions(device=device, provider=provider, custom_ops=libraries)
     from deploykit.data.contract import InputContract
+    from deploykit.data.request import data_request
     from deploykit.data.stated import stated_contract
     from deploykit.serving.batching import BatchPolicy
     from deploykit.serving.capacity import Permits, usable_cpus
@@ -97,7 +100,7 @@ def serve(
     permits = Permits(usable_cpus())
 
     def make(entry: Entry) -> Model:
-        config = entry.config
+        config, stated = entry.config, stated_contract(entry.path)
         policy = None if max_batch is None else BatchPolicy(max_batch, max_delay_ms / 1e3)
         if policy is None and config is not None and config.max_batch_size > 0:
             policy = config.batching or BatchPolicy()
@@ -110,7 +113,8 @@ def serve(
             instances=instances or (config.instances if config is not None else None),
             config=config,
             permits=permits,
-            contract=None if (stated := stated_contract(entry.path)) is None else InputContract.model_validate(stated),
+            contract=None if stated is None else InputContract.model_validate(stated),
+            calib=None if calib is None else data_request(str(calib), "calibration", samples=512, contract=stated),
         )
 
     with json_logs(log_level):

@@ -78,6 +78,10 @@ def serve(
         Path | None,
         typer.Option("--token-file", metavar="FILE", help="Answer only requests with the token in this file."),
     ] = None,
+    calib: Annotated[
+        str | None,
+        typer.Option("--calib", metavar="DATA", help="Compare the inputs of requests with this data, in the metrics."),
+    ] = None,
     device: DeviceOpt = "cpu",
     provider: ProviderOpt = None,
     custom_ops: CustomOpsOpt = None,
@@ -105,6 +109,7 @@ def serve(
         reload_seconds=reload,
         repository_control=repository_control,
         token_file=token_file,
+        calib=arguments.data(calib, "--calib"),
         device=device,
         provider=provider,
         custom_ops=custom_ops,

@@ -154,6 +154,8 @@ class DataPlane:
             model.statistics.failed(time.perf_counter() - started)
             raise
         rows = _rows(model, feeds)
+        if model.watch is not None:
+            model.watch.see(feeds)
         model.statistics.answered(time.perf_counter() - started, rows, computed)
         return InferResult(
             model=model,

@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from deploykit.serving import gpu
+
 if TYPE_CHECKING:
     from deploykit.serving.dataplane import DataPlane, InferResult
 
 MetricT = TypeVar("MetricT", Counter, Histogram)
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_DRIFT = {
+    "mean": "Mean of the input's values over the last requests (serve --calib).",
+    "std": "Standard deviation of the input's values over the last requests.",
+    "shift": "Distance of that mean from the calibration data's, in its standard deviations.",
+    "outside": "Share of the values outside of the calibration data's range.",
+}
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -58,6 +66,11 @@ class Metrics:
         )
         self._ready = Gauge("deploykit_model_ready", "1 when the model answers.", ["model"], registry=registry)
         self._waiting = Gauge("deploykit_queue_length", "Requests in the queue.", ["model"], registry=registry)
+        self._drift = {
+            name: Gauge(f"deploykit_input_{name}", text, ["model", "input"], registry=registry)
+            for name, text in _DRIFT.items()
+        }
+        self._gpu = gpu.collector(registry)
         ProcessCollector(registry=registry)  # CPU seconds and memory, where the system tells
 
     def answered(self, model: str, endpoint: str, code: str, seconds: float) -> None:
@@ -93,4 +106,8 @@ class Metrics:
         for model in self._plane.models:
             self._ready.labels(model.name).set(self._plane.is_ready(model))
             self._waiting.labels(model.name).set(model.waiting)
+            for name, drift in model.watch.figures().items() if model.watch is not None else ():
+                for figure, gauge in self._drift.items():
+                    gauge.labels(model.name, name).set(getattr(drift, figure))
+        self._gpu()
         return generate_latest(self._registry)

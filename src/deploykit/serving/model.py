@@ -9,7 +9,7 @@ import enum
 import re
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deploykit.data import open_data
 from deploykit.errors import DeploykitError, ModelError
@@ -19,6 +19,7 @@ from deploykit.serving.batch_trial import batched_inputs, policy_for
 from deploykit.serving.batching import Batcher, BatchPolicy, Computed
 from deploykit.serving.checks import check_feeds, differing_symbols
 from deploykit.serving.datatypes import DATATYPES
+from deploykit.serving.drift import Watch, profile_data
 from deploykit.serving.errors import EngineError, InferenceError, NotReadyError, UnfitInputError
 from deploykit.serving.lanes import Lanes
 from deploykit.serving.repository_config import check_tensors
@@ -57,8 +58,8 @@ class Model:
     path: the artifact. options: how its engine is opened; `threads` is decided here. batching: how requests are put
     together; None lets `load` find out whether that is right and pays. instances: calls of the engine at the same
     time; None chooses. config: what a repository says about it, which is checked. permits: the CPUs that it shares
-    with other models. contract: the preprocessing of its images. A model is created at once and loaded by `load`,
-    which may take long; until then it is known and not ready.
+    with other models. contract: the preprocessing of its images. calib: a `DataRequest`, for what inputs are compared
+    with. A model is created at once and loaded by `load`, which may take long; until then it is known and not ready.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Model:
         config: RepositoryConfig | None = None,
         permits: Permits | None = None,
         contract: InputContract | None = None,
+        calib: dict[str, Any] | None = None,
     ) -> None:
         self.path = path
         self.name = name
@@ -88,6 +90,7 @@ class Model:
         self.warm_up_problem: str | None = None
         self.policy = BatchPolicy()
         self.statistics = Statistics()
+        self.watch: Watch | None = None
         # Why requests are computed alone, where they are.
         self.alone_because: str | None = None
         self._options = options or RuntimeOptions()
@@ -98,6 +101,7 @@ class Model:
         self._batching = batching
         self._instances = instances
         self.contract = contract
+        self._calib = calib
         self._config = config
         self._permits = permits
         self._users = 0
@@ -122,6 +126,8 @@ class Model:
                 runtime = self._open(chosen.threads)
                 self._warm_up(runtime, feeds)
             self._choose_policy(runtime)
+            onnx = self.path if self.path.suffix == ".onnx" else None
+            watch = None if self._calib is None else Watch(profile_data(self._calib, runtime.inputs, onnx))
         except BaseException:  # readiness must be honest whatever stopped the load
             self.state = State.FAILED
             raise
@@ -130,6 +136,7 @@ class Model:
                 return
             self._runtime, self.capacity, self.engine = runtime, chosen, runtime.engine
             self.inputs, self.outputs = runtime.inputs, runtime.outputs
+            self.watch = watch
             self._lanes = Lanes(chosen.lanes, name=self.name)
             batched = batched_inputs(runtime) if self.policy.max_rows > 1 else ()
             self._batcher = Batcher(self._lanes, self._call, self.policy, batched, limit=QUEUE_LIMIT)
