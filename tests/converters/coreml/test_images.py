@@ -256,3 +256,23 @@ def test_an_image_package_made_elsewhere_takes_pixels(tmp_path, save):
     pixels = np.arange(48, dtype=np.uint8).reshape(1, 3, 4, 4)
     wanted = 2 * (pixels * 0.5 + np.array([1, 2, 3]).reshape(1, 3, 1, 1))
     np.testing.assert_allclose(runtime.predict({"x": pixels})["y"], wanted, rtol=1e-6)
+
+
+def test_a_profile_fixes_sizes_that_have_no_name(build, save, pictures):
+    """As published models have them: height and width without a name, and -1 where a tool did not know."""
+    model = onnx.parser.parse_model(net(shape="batch,3,h,w", body="m = Mul (x, two) y = Relu (m)", out="other,3,a,b"))
+    for axis in (2, 3):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].ClearField("dim_param")
+    inside = onnx.helper.make_tensor_value_info("m", onnx.TensorProto.FLOAT, ["batch", 3, "a", "b"])
+    inside.type.tensor_type.shape.dim[0].dim_value = -1
+    model.graph.value_info.append(inside)
+    path = save(model)
+    sizes = [[1, 3, 8, 6]] * 3
+    result, package = build(path, profiles={"x": sizes}, contract=contract(**IMAGENET), image_input="x")
+    assert not [f for f in result["findings"] if f["severity"] == "error"]
+    assert result["inputs"] == [TensorSpec("x", "float32", (1, 3, 8, 6)).as_dict()]
+    runtime = SimulatedRuntime(package)
+    assert runtime.inputs == (TensorSpec("x", "float32", (1, 3, 8, 6)),)
+    tensor = InputContract.model_validate(contract(**IMAGENET)).apply(pictures[0], runtime.inputs[0])
+    expected = Reference(path).predict({"x": tensor})["y"]
+    np.testing.assert_allclose(runtime.predict({"x": tensor})["y"], expected, rtol=1e-5, atol=1e-5)

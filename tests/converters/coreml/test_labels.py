@@ -222,3 +222,10 @@ def test_the_manifest_of_the_package_holds_the_labels_digest_not_their_place(sav
     assert written["options"]["options"]["class_labels"] == {"sha256": file_sha256(tmp_path / "labels.txt")}
     assert str(tmp_path) not in json.dumps(written)
     assert not (tmp_path / "m.check").exists()
+
+
+@pytest.mark.parametrize(("most", "codes"), [(1, ["DK529"]), (4, ["DK529", "DK551"])])
+def test_a_size_that_no_input_has_is_asked_of_the_program(most, codes, build, save, labels):
+    text = ONE.replace("float[batch,3] scores", "float[other,3] scores")
+    result, _ = build(save(text), dims={"batch": [1, most]}, class_labels=labels("a\nb\nc\n"))
+    assert [finding["code"] for finding in result["findings"]] == codes

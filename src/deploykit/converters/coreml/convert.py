@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import coremltools as ct
 
 from deploykit import graph, io
-from deploykit.converters.coreml.asked import Asked, asked_for, fixed_sizes, flexible_problems
+from deploykit.converters.coreml.asked import Asked, asked_for, flexible_problems, with_fixed_sizes
 from deploykit.converters.coreml.door import package_shapes, write_names
 from deploykit.converters.coreml.frontend import Built, build, door_type
 from deploykit.converters.coreml.halving import Halving, asked_half
@@ -71,8 +71,8 @@ def convert_job(
     if not any(finding.severity == "error" for finding in findings):
         flexibility, more = plan(inputs, dims, profiles, shapes, target)
         findings += more
-        sizes = fixed_sizes(fixed_dims(dims), inputs, shapes)
-        asked = asked_for(options, Path(model), inputs, outputs, sizes, contract)
+        given, sizes = with_fixed_sizes(inputs, fixed_dims(dims), shapes)
+        asked = asked_for(options, Path(model), given, outputs, sizes, contract)
         findings += flexible_problems(asked, flexibility)
         half = asked_half(options, precision, Path(model), inputs, dims, asked, calib)
     if not any(finding.severity == "error" for finding in findings):

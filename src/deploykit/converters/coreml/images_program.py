@@ -20,7 +20,9 @@ _LAYOUTS = {"rgb": ct.colorlayout.RGB, "bgr": ct.colorlayout.BGR, "gray": ct.col
 
 def placeholder(image: ImageInput, sizes: Sequence[Any]) -> Any:
     """The function's input for an image; sizes: of the model's tensor, numbers and MIL symbols."""
-    return mb.TensorSpec(shape=(1, image.channels, *image.placed(sizes)[2:]), dtype=types.fp32)
+    # A profile may have fixed what is a symbol in the model.
+    known = [own if isinstance(own, int) else size for own, size in zip(image.shape, sizes, strict=True)]
+    return mb.TensorSpec(shape=(1, image.channels, *image.placed(known)[2:]), dtype=types.fp32)
 
 
 def enter(variable: Var, image: ImageInput) -> Var:

@@ -12,6 +12,7 @@ import numpy as np
 
 from deploykit.artifact import TensorSpec
 from deploykit.errors import UsageError, VendorError
+from deploykit.report import Finding, failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,6 +41,19 @@ class Classes:
     def spec(self) -> TensorSpec:
         """The model's output."""
         return TensorSpec(self.output, self.dtype, self.shape)
+
+    def mismatches(self, function: Any) -> list[Finding]:
+        """A failure (DK551) where the program does not say that it gives one value for each label."""
+        for operation in function.operations:
+            if operation.op_type == "classify":
+                shape = operation.inputs["probabilities"].shape
+                numbers = [int(size) if isinstance(size, (int, np.integer)) else str(size) for size in shape]
+                if tuple(numbers) != self.shape:
+                    wanted = list(self.shape)
+                    text = f"class_labels: output {self.output!r} has shape {numbers} in the program, not {wanted}"
+                    hint = "one call has one label: fix the sizes of the inputs, --dim NAME=1"
+                    return [failure("DK551", text, target="coreml", tensor=self.output, hint=hint)]
+        return []
 
     def vector(self, made: Mapping[str, Any]) -> Array:
         """The model's output from the dictionary, in the order of the labels.
@@ -134,8 +148,11 @@ def classes_for(
     spec = next(iter(outputs)) if wanted is None else by_name.get(str(wanted))
     if spec is None:
         raise _bad(f"there is no output {wanted!r}", None, f"the outputs: {', '.join(by_name)}")
-    shape = tuple(sizes.get(size, size) if isinstance(size, str) else size for size in spec.shape or ())
-    open_sizes = [size for size in shape if isinstance(size, str)]
+    fed = {size for item in inputs for size in item.shape or () if isinstance(size, str)}
+    known = [sizes.get(size, size) if isinstance(size, str) else size for size in spec.shape or ()]
+    open_sizes = [size for size in known if isinstance(size, str) and size in fed]
+    # A size that no input has is told by the program: `Classes.mismatches`.
+    shape = tuple(1 if isinstance(size, str) else size for size in known)
     if spec.shape is None or open_sizes:
         hint = " ".join(f"--dim {size}=1" for size in open_sizes)
         raise _bad(f"output {spec.name!r} ({spec.describe()}) varies in size, and one call has one label", None, hint)

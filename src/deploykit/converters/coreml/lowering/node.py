@@ -61,8 +61,10 @@ class Node:
         if value.shape is None:
             constant = constant_of(value)
             return tuple(int(size) for size in constant.shape.numpy()) if constant is not None else None
+        # Some exporters write -1 for a size that is not known.
         return tuple(
-            dim if isinstance(dim, int) else self.dims.get(str(dim.value), dim.value) for dim in value.shape.dims
+            (dim if dim >= 0 else None) if isinstance(dim, int) else self.dims.get(str(dim.value), dim.value)
+            for dim in value.shape.dims
         )
 
     def shape(self, position: int = 0) -> tuple[Size, ...] | None:
