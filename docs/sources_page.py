@@ -76,6 +76,10 @@ SavedModel folders (`--signature` names one of several), `.keras`, `.h5` and `.t
 layout, which is reported; `--layout nchw` changes all of them, `--layout NAME=nchw` one, by a Transpose at the edge of
 the graph that is proven with the rest.
 
+## Directly to a target
+
+Where a target takes the framework's own program, `convert` needs no ONNX: see [coreml.md](coreml.md).
+
 ## What was proven
 
 Written by `benchmarks/sources.py`. Difference: the largest absolute one against the source framework, onnxruntime

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from deploykit.artifact import TensorSpec
@@ -29,6 +29,7 @@ class Route:
     options: the target's options that the writer knows (`describe.*` for a family); with others given only the ONNX
     route does what was asked for.
     hides: packages that the vendor would import where it finds them, for nothing that is used here.
+    beside: `module:function` of a `Beside`, which writes what goes with the artifact; None where nothing does.
     """
 
     title: str
@@ -36,6 +37,7 @@ class Route:
     kinds: tuple[str, ...]
     options: tuple[str, ...] = ()
     hides: tuple[str, ...] = ()
+    beside: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class Handed:
 # Writes the artifact at `Handed.output`; the facts of a `stage.Product` as JSON, error findings where it cannot.
 # Raises VendorError (DK556) where the vendor does not take the program; anything else that it raises is a bug.
 Writer: TypeAlias = "Callable[[Handed], dict[str, Any]]"
+# A sample's name, its feeds, and what the source gives for them.
+Answered: TypeAlias = "tuple[str, Mapping[str, Any], dict[str, Any]]"
+# Given the artifact, its samples (by something that has the artifact's `bounds`, as `Runtime.bounds`), the row of
+# `parity.TOLERANCES`, and the target's options: {"companions": names beside the artifact, "findings": JSON}.
+Beside: TypeAlias = "Callable[[Path, Callable[[Any], Iterable[Answered]], str, Mapping[str, Any]], dict[str, Any]]"
 
 
 @contextlib.contextmanager

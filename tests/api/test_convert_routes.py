@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 
 import numpy as np
@@ -209,6 +210,18 @@ def test_users_data_is_compared_with_what_the_module_makes_of_it(modules, tmp_pa
     assert {few.metrics["route"], many.metrics["route"]} == {"torch"}
     taken = [report.metrics["parity"]["source"]["samples"] for report in (few, many)]
     assert taken[1] - taken[0] == 10
+    # The check for a Mac has the user's samples, and what the module itself answers.
+    assert few.artifact.companions == ("m2.check",)
+    check = tmp_path / "out" / "m2.check"
+    first = json.loads((check / "check.json").read_text())["samples"][0]
+    image, output = (
+        np.fromfile(check / facts["file"], np.float32).reshape(facts["shape"])
+        for facts in (first["inputs"]["image"], first["outputs"]["output"])
+    )
+    with torch.no_grad():
+        expected = module_of(modules, "Net")(torch.from_numpy(image)).numpy()
+    np.testing.assert_allclose(output, expected, rtol=1e-6)
+    assert any(np.array_equal(image[0], row) for row in np.load(tmp_path / "data.npz")["image"])
     assert "DK320" not in codes(few)
 
 

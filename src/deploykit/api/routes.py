@@ -172,6 +172,7 @@ class RouteStage(Stage):
                 "target": self.target.name,
                 "options": options,
                 "profiles": self.profiles,
+                "data": self.data,
             },
         )
         self._integers = made["metrics"].pop("integers")
@@ -183,6 +184,7 @@ class RouteStage(Stage):
             precision=made["precision"],
             tool_versions=made["versions"],
             files=tuple(made["files"]),
+            companions=tuple(made.get("companions", ())),
             findings=[Finding.from_dict(facts) for facts in made["findings"]],
             metrics={**made["metrics"], "route": self.via},
         )

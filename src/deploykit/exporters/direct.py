@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     from deploykit.data import DataRequest, DimRange
     from deploykit.progress import OnProgress
-    from deploykit.route import Writer
-    from deploykit.runtime import Feeds, Outputs, Runtime
+    from deploykit.report import Finding
+    from deploykit.route import Answered, Beside, Writer
+    from deploykit.runtime import Feeds, Outputs
 
     Run = tuple[Mapping[str, int], Outputs]  # sizes of the symbols, and the source's outputs at them
 
@@ -95,7 +96,52 @@ def _widened(samples: Iterable[Sample], integers: Mapping[str, int], seed: int) 
         yield Sample({**sample.feeds, **made}, sample.label, sample.name)
 
 
-def _allowed(symbols: Mapping[str, DimRange], specs: Sequence[TensorSpec], runtime: Runtime) -> dict[str, DimRange]:
+def add_beside(
+    made: dict[str, Any],
+    route: Route,
+    artifact: Path,
+    run: Callable[[Feeds], Outputs],
+    specs: tuple[TensorSpec, ...],
+    symbols: Mapping[str, DimRange],
+    row: str,
+    data: DataRequest,
+    seed: int,
+    settings: Mapping[str, Any],
+) -> None:
+    """Writes what goes with the artifact and adds it to the facts of the product; nothing where the writer failed.
+
+    run, specs, symbols, row, data, seed: as in `prove`. settings: the target's options.
+    """
+    if route.beside is None or any(facts["severity"] == "error" for facts in made["findings"]):
+        return
+
+    def answered(artifact: Any) -> Iterator[Answered]:
+        dataset, _ = _samples(data, specs, _allowed(symbols, specs, artifact), made["metrics"]["integers"], seed)
+        for sample in dataset:
+            with contextlib.suppress(Exception):  # the user's code: a sample that the source refuses has no answer
+                yield sample.name, sample.feeds, run(sample.feeds)
+
+    beside: Beside = resolve(route.beside)
+    found = beside(artifact, answered, row, settings)
+    made["companions"] = found["companions"]
+    made["findings"] += found["findings"]
+
+
+def _samples(
+    data: DataRequest,
+    specs: tuple[TensorSpec, ...],
+    symbols: Mapping[str, DimRange],
+    integers: Mapping[str, int],
+    seed: int,
+) -> tuple[Iterable[Sample], list[Finding]]:
+    """The user's samples, or random ones at the allowed sizes, and what is to be said of them."""
+    bounds = {name: [found.minimum, found.maximum, *found.sizes] for name, found in symbols.items()}
+    dataset = open_request({**data, "dims": bounds}, specs)
+    random = (data["source"] or "random:").startswith("random:")
+    return (_widened(dataset, integers, seed) if random else dataset), dataset.findings
+
+
+def _allowed(symbols: Mapping[str, DimRange], specs: Sequence[TensorSpec], runtime: Any) -> dict[str, DimRange]:
     """The ranges, narrowed to the sizes that the artifact was made for: a profile can say less than the source."""
     found = dict(symbols)
     for spec in specs:
@@ -143,10 +189,7 @@ def prove(
     runtime = open_runtime(Path(artifact))
     try:
         symbols = _allowed(symbols, specs, runtime)
-        bounds = {name: [found.minimum, found.maximum, *found.sizes] for name, found in symbols.items()}
-        dataset = open_request({**data, "dims": bounds}, specs)
-        random = (data["source"] or "random:").startswith("random:")
-        chosen = _widened(dataset, integers, seed) if random else dataset
+        chosen, said = _samples(data, specs, symbols, integers, seed)
         proof = Proof(
             SourceSide(run, name),
             runtime.predict,
@@ -162,5 +205,5 @@ def prove(
         result = proof.run(on_progress)
     finally:
         runtime.close()
-    findings = [finding.as_dict() for finding in dataset.findings] + cast("list[dict[str, Any]]", result["findings"])
+    findings = [finding.as_dict() for finding in said] + cast("list[dict[str, Any]]", result["findings"])
     return {**result, "findings": findings, "execution": runtime.execution, "engines": {"candidate": runtime.engine}}

@@ -10,7 +10,7 @@ import tensorflow as tf
 from deploykit.data import DimRange, open_data
 from deploykit.errors import VendorError
 from deploykit.exporters import tensorflow_source
-from deploykit.exporters.direct import frameworks_turn, output_specs, prove, route_of, writer_of
+from deploykit.exporters.direct import add_beside, frameworks_turn, output_specs, prove, route_of, writer_of
 from deploykit.exporters.tensorflow_export import SMALLEST, example_sizes, layouts_of
 from deploykit.exporters.tensorflow_source import read_sample
 from deploykit.lazy import versions_of
@@ -38,6 +38,7 @@ def convert_job(
     target: str,
     options: Mapping[str, Any],
     profiles: Mapping[str, Sequence[Sequence[int]]],
+    data: DataRequest,
 ) -> dict[str, Any]:
     """Writes a target's artifact of a TensorFlow source at `output`; the facts of a `Product` as JSON.
 
@@ -65,6 +66,9 @@ def convert_job(
     made["versions"] |= versions_of("tensorflow", "tensorflow-cpu", "keras")
     made["precision"] = _precision(source)
     made["metrics"] |= {"layout": layouts, "integers": {}}
+    row = row_for(made["precision"], made["precision"])
+    place, seed = Path(output), request["seed"]
+    add_beside(made, route, place, source.model.run, source.specs, source.symbols, row, data, seed, options)
     return made
 
 

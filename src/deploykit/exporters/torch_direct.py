@@ -10,7 +10,7 @@ import torch
 
 from deploykit.data import Sample
 from deploykit.exporters import torch_call, torch_source
-from deploykit.exporters.direct import frameworks_turn, output_specs, prove, route_of, writer_of
+from deploykit.exporters.direct import add_beside, frameworks_turn, output_specs, prove, route_of, writer_of
 from deploykit.exporters.torch_checks import refuse_unstable
 from deploykit.exporters.torch_dynamo import dynamic_shapes
 from deploykit.exporters.torch_export import precision_of
@@ -42,6 +42,7 @@ def convert_job(
     target: str,
     options: Mapping[str, Any],
     profiles: Mapping[str, Sequence[Sequence[int]]],
+    data: DataRequest,
 ) -> dict[str, Any]:
     """Writes a target's artifact of a PyTorch source at `output`; the facts of a `Product` as JSON.
 
@@ -71,6 +72,9 @@ def convert_job(
     made["precision"] = precision_of(loaded.module)
     made["metrics"]["integers"] = index_bounds(program, call)
     made["metrics"]["source_files"] = {str(file): file_sha256(file) for file in loaded.files}
+    row = row_for(made["precision"], made["precision"])
+    place, seed = Path(output), request["seed"]
+    add_beside(made, route, place, call.run, call.specs, call.symbols, row, data, seed, options)
     return made
 
 

@@ -88,6 +88,7 @@ TARGET = Target(
             kinds=("python", "pt2", "torchscript"),
             options=_ANY_ROUTE,
             hides=tuple(name for name in _FOUND if name != "torch"),
+            beside="deploykit.converters.coreml.device_check.job:write_direct",
         ),
         "tensorflow": Route(
             title="coremltools, from TensorFlow's own graph",
@@ -95,6 +96,7 @@ TARGET = Target(
             kinds=("savedmodel", "keras", "hdf5"),
             options=_ANY_ROUTE,
             hides=tuple(name for name in _FOUND if name != "tensorflow"),
+            beside="deploykit.converters.coreml.device_check.job:write_direct",
         ),
     },
 )

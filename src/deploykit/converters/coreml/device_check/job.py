@@ -21,8 +21,9 @@ from deploykit.report import Finding, note
 from deploykit.runtime import open_runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from deploykit.route import Answered
     from deploykit.runtime import Outputs
 
     Array = np.ndarray[Any, Any]
@@ -54,23 +55,41 @@ def check_job(
     random = stochastic_nodes(Path(model))
     if random:
         return _none(f"the graph is random ({', '.join(random[:3])}), so no outputs can be expected")
-    door: Any = Door(open_package(home))  # it has what `shared_samples` asks a runtime for
     reference = open_runtime(Path(model), dataclasses.replace(runtime_options(options), optimize=False))
-    try:
-        dataset = shared_samples({**data, "samples": SAMPLES}, reference, door, (Path(model), home))
+
+    def answered(door: Any) -> Iterator[Answered]:  # a door has what `shared_samples` asks a runtime for
         side = Side(reference, carry_of(data), "reference")
-        kept, used = [], 0
-        for sample in itertools.islice(dataset, SAMPLES):
+        for sample in shared_samples({**data, "samples": SAMPLES}, reference, door, (Path(model), home)):
             feeds = side.feeds(sample)
             outputs = side.predict(feeds, sample.name)
             side.keep(outputs)
-            entry = _Entry(sample.name, _inputs(door, feeds), _outputs(door, outputs))
-            used += entry.size
-            if used > MOST_BYTES:
-                break
-            kept.append(entry)
+            yield sample.name, feeds, outputs
+
+    try:
+        return write_check(home, answered, row)
     finally:
         reference.close()
+
+
+def write_direct(
+    package: Path, samples: Callable[[Any], Iterable[Answered]], row: str, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A `route.Beside`: the check beside a package that did not come from ONNX, by the source's own answers."""
+    if not flag(settings, "device_check", default=True):
+        return {"companions": [], "findings": []}
+    return write_check(package, samples, row)
+
+
+def write_check(home: Path, samples: Callable[[Any], Iterable[Answered]], row: str) -> dict[str, Any]:
+    """Writes the folder and says so as `check_job` does. samples: names, feeds and expected outputs, given the door."""
+    door = Door(open_package(home))
+    kept, used = [], 0
+    for name, feeds, outputs in itertools.islice(samples(door), SAMPLES):
+        entry = _Entry(name, _inputs(door, feeds), _outputs(door, outputs))
+        used += entry.size
+        if used > MOST_BYTES:
+            break
+        kept.append(entry)
     if not kept:
         return _none(f"one sample with its outputs has {used / 2**20:.0f} MiB, and {MOST_BYTES >> 20} are kept at most")
     folder = home.with_suffix(".check")
