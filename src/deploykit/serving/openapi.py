@@ -67,11 +67,14 @@ _SCHEMAS: dict[str, Any] = {
 }
 _REASONS = {
     "400": "The request is wrong; the error says what and how to mend it.",
+    "401": "The server wants a token (Authorization: Bearer), and this is none or another one.",
+    "403": "The server was not started to let clients do this.",
     "404": "There is no such model or version.",
     "408": "The client stopped in the middle of its request.",
     "413": "The request is too large.",
     "500": "The engine failed.",
     "503": "The model is loading, or the server is full or stopping.",
+    "504": "The request waited in the queue for longer than its own timeout.",
 }
 
 
@@ -87,15 +90,23 @@ def describe_api(plane: DataPlane, max_body: int) -> dict[str, Any]:
         for base in (f"/v2/models/{quote(model.name)}", f"/v2/models/{quote(model.name)}/versions/{model.version}"):
             paths[base] = _get(f"Metadata of {model.name}", "503")
             paths[f"{base}/ready"] = _get(f"Whether {model.name} answers", "503")
+            paths[f"{base}/stats"] = _get(f"What {model.name} has done", "503")
             paths[f"{base}/infer"] = _infer(model)
     if len(plane.models) == 1:
         paths["/predict"] = _predict(plane.models[0])
+    if plane.catalog is not None and plane.catalog.control:
+        paths["/v2/repository/index"] = _control("What the repository has", {"ready": {"type": "boolean"}})
+        for name in sorted({model.name for model in plane.models}):
+            base = f"/v2/repository/models/{quote(name)}"
+            paths[f"{base}/load"] = _control(f"Load {name}, or load it again", {})
+            paths[f"{base}/unload"] = _control(f"Unload {name}", {})
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "deploykit serve",
             "version": __version__,
-            "description": f"Open Inference Protocol (KServe v2) over HTTP. A request has at most {max_body:,} bytes.",
+            "description": "Open Inference Protocol (KServe v2) over HTTP; / is a page to try the models. "
+            f"A request has at most {max_body:,} bytes.",
         },
         "paths": paths,
         "components": {"schemas": _SCHEMAS},
@@ -104,7 +115,19 @@ def describe_api(plane: DataPlane, max_body: int) -> dict[str, Any]:
 
 def _get(summary: str, *failures: str, media: str = "application/json") -> dict[str, Any]:
     answers: dict[str, Any] = {"200": {"description": "Yes.", "content": {media: {}}}}
-    return {"get": {"summary": summary, "responses": answers | _refusals(failures)}}
+    return {"get": {"summary": summary, "responses": answers | _refusals(("401", *failures))}}
+
+
+def _control(summary: str, properties: dict[str, Any]) -> dict[str, Any]:
+    """An operation on the repository; its answer may be empty."""
+    schema = {"type": "object", "properties": properties}
+    return {
+        "post": {
+            "summary": summary,
+            "requestBody": {"required": False, "content": {"application/json": {"schema": schema}}},
+            "responses": {"200": {"description": "Done."}, **_refusals(("400", "403", "404", "408", "413"))},
+        }
+    }
 
 
 def _refusals(codes: tuple[str, ...]) -> dict[str, Any]:
@@ -147,6 +170,7 @@ def _infer(model: Model) -> dict[str, Any]:
 
 
 def _predict(model: Model) -> dict[str, Any]:
+    images = [spec.name for spec in model.inputs if model.takes_images(spec.name)]
     values = {spec.name: example_values(spec) for spec in model.inputs}
     made: dict[str, Any] = _post(
         f"Run {model.name}, the short way",
@@ -155,6 +179,12 @@ def _predict(model: Model) -> dict[str, Any]:
         {"schema": {"type": "object"}},
         values if all(value is not None for value in values.values()) else None,
     )
+    if images:
+        made["post"]["description"] += (
+            f" An image may stand for {' or '.join(images)}: base64 in the JSON, or the file itself as the body, with "
+            "its content type."
+        )
+        made["post"]["requestBody"]["content"]["image/*"] = {}
     return made
 
 
