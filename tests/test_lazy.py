@@ -72,3 +72,31 @@ print("sympy.core" in sys.modules)
 def test_early_imports_leave_the_collector_on():
     lazy.load_early(["json", "no_such_package_anywhere"])
     assert gc.isenabled()
+
+
+PART = """
+import sys; sys.path.insert(0, {folder!r})
+from deploykit import lazy
+part = lazy.import_part("wide", "part")
+print(part.doubled(2), "wide.other" in sys.modules)
+import wide
+print(wide.part is part, hasattr(wide, "missing"), wide.NAME)
+print(lazy.import_part("wide", "other").NAME)
+"""
+
+
+def test_a_part_of_a_package_comes_without_the_rest(tmp_path):
+    (tmp_path / "wide").mkdir()
+    (tmp_path / "wide" / "__init__.py").write_text("print('loaded'); from wide.other import NAME")
+    (tmp_path / "wide" / "other.py").write_text("NAME = 'other'")
+    (tmp_path / "wide" / "near.py").write_text("def double(x): return 2 * x")
+    (tmp_path / "wide" / "part.py").write_text("from . import near\ndef doubled(x): return near.double(x)")
+    code = PART.format(folder=str(tmp_path))
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # The rest is loaded once, when a name is asked for that is no module of the package.
+    assert made.stdout.split() == ["4", "False", "loaded", "True", "False", "other", "other"]
+
+
+def test_a_part_of_what_is_not_there_is_an_import_error():
+    with pytest.raises(ImportError):
+        lazy.import_part("no_such_package_anywhere", "part")

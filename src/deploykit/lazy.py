@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit.errors import MissingDependencyError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
     from types import ModuleType
 
 
@@ -41,15 +41,44 @@ def missing(module: str, extra: str, purpose: str = "", why: str = "") -> Missin
 
 def load_early(modules: list[str]) -> None:
     """Imports what is there of the modules: what a worker does before it is needed."""
-    # What is imported stays: the collector need not look at it, neither now nor in any later round.
-    gc.disable()
-    try:
+    with lasting():
         for module in modules:
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
+
+
+@contextlib.contextmanager
+def lasting() -> Iterator[None]:
+    """For imports in a worker: what they make stays, so that the collector looks at it neither now nor later."""
+    gc.disable()
+    try:
+        yield
     finally:
         gc.freeze()
         gc.enable()
+
+
+def import_part(package: str, module: str) -> ModuleType:
+    """Imports `package.module` without all that `package` imports for its other users.
+
+    The package's own names are loaded when one of them is read. Raises ImportError where the package is absent.
+    """
+    spec = importlib.util.find_spec(package) if package not in sys.modules else None
+    if spec is not None and spec.loader is not None:
+        loader, stand_in = spec.loader, importlib.util.module_from_spec(spec)
+
+        def load(name: str) -> Any:
+            # `from package import name` asks for a name before it imports the module of that name.
+            if name.startswith("__") or importlib.util.find_spec(f"{package}.{name}") is not None:
+                raise AttributeError(name)
+            with _loading:
+                if vars(stand_in).pop("__getattr__", None) is not None:
+                    loader.exec_module(stand_in)
+            return getattr(stand_in, name)
+
+        vars(stand_in)["__getattr__"] = load
+        sys.modules[package] = stand_in
+    return importlib.import_module(f"{package}.{module}")
 
 
 _loading = threading.RLock()

@@ -157,6 +157,8 @@ def _session(path: Path, threads: int | None) -> Any:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
+    # Nothing to measure speed with: threads that spin between operators take the other work's processor.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # The arena keeps what was the most so far, in ever larger pieces: beside large weights it is too much.
     options.enable_cpu_mem_arena = path.stat().st_size <= _LARGE
     if threads is not None:

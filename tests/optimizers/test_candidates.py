@@ -88,3 +88,29 @@ def test_a_failure_is_a_line_and_the_others_go_on(engines, tmp_path):
     (tmp_path / "again").mkdir()
     with pytest.raises(VendorError):
         attempts(tmp_path / "again", ["native"])
+
+
+def test_what_has_more_nodes_than_the_native_result_is_left_as_it_is(engines, tmp_path, monkeypatch):
+    log, _ = engines
+    run = candidates._run
+    monkeypatch.setattr(
+        candidates,
+        "_run",
+        lambda engine, job, given: {**run(engine, job, given), "nodes": 1 + (given.get("engine") == "onnxsim")},
+    )
+    made, findings = attempts(tmp_path)
+    assert [(found.engine, found.raw) for found in made] == [("native", False), ("onnxslim", False), ("onnxsim", True)]
+    assert log.count(("native", "present_job")) == 1
+    assert not findings
+    later = candidates.presented(made[2], Path("in.onnx"))
+    assert (later.raw, later.files, later.path) == (False, ("in.onnx",), tmp_path / "onnxsim" / "in.onnx")
+
+
+def test_without_a_native_result_all_others_are_presented(engines, tmp_path):
+    def crash() -> None:
+        raise VendorError("it crashed")
+
+    engines[1]["native", "native_job"] = crash
+    made, findings = attempts(tmp_path)
+    assert [(found.engine, found.raw) for found in made] == [("onnxslim", False), ("onnxsim", False)]
+    assert [finding.code for finding in findings] == ["DK641"]

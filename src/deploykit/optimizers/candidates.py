@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import functools
@@ -33,13 +34,14 @@ LARGEST_MESSAGE = 1_900_000_000
 LARGEST_FOR_ALL = 64 << 20
 # Each engine is a process of about 100 MB.
 _AT_ONCE = 2
+_RAW = "raw.onnx"
 _NATIVE = "deploykit.optimizers.engines"
 _FOREIGN = "deploykit.optimizers.foreign"
 # What each worker imports while the model is being read.
 IMPORTS = {
     "native": (_NATIVE, "deploykit.optimizers.native", "deploykit.equivalence", "onnxruntime"),
     "onnxslim": (_FOREIGN, "onnxslim"),
-    "onnxsim": (_FOREIGN, "onnxsim"),
+    "onnxsim": (_FOREIGN, "onnx"),
 }
 
 
@@ -50,6 +52,7 @@ class Candidate:
     original: nodes of the original, and the names of those that draw random numbers. interface: as JSON; None where
     the file has not been made here.
     exact: made by the native engine without the passes that change rounding.
+    raw: as the engine wrote it, to be read and written again by `presented` before it is used.
     """
 
     engine: str
@@ -61,6 +64,7 @@ class Candidate:
     original: Mapping[str, Any]
     interface: Mapping[str, Any] | None = None
     exact: bool = False
+    raw: bool = False
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -139,10 +143,13 @@ def attempts(
         ThreadPoolExecutor(len(names)) as threads,
     ):
         made = {name: _submit(makers, _made, name, base, scratch, release_after=True) for name in foreign}
-        futures = {name: _submit(threads, _presented, name, made[name], base, scratch) for name in foreign}
+        futures = {}
         if "native" in names:
             after = ahead if foreign else None
             futures["native"] = _submit(threads, _natively, base, scratch, after=after)
+        futures |= {
+            name: _submit(threads, _rated, name, made[name], base, scratch, futures.get("native")) for name in foreign
+        }
         try:
             for name in names:
                 try:
@@ -150,8 +157,7 @@ def attempts(
                 except DeploykitError as problem:
                     if len(names) == 1:
                         raise
-                    how = "failed and was left out" if isinstance(problem, VendorError) else "gave no usable model"
-                    findings.append(note("DK641", f"{name} {how}: {problem.message[:300]}"))
+                    findings.append(left_out(name, problem))
         except BaseException:
             # Threads wait for their workers: those have to end first, or Ctrl-C would wait for the slowest.
             for executor in (makers, threads):
@@ -171,9 +177,7 @@ def attempt(engine: str, base: Path, scratch: Path, *, exact: bool = False) -> C
     """What one engine makes of the model at `base`, below `scratch`; raises what its worker raises."""
     if engine == "native":
         return _natively(base, scratch, exact=exact)
-    made: Future[Mapping[str, Any]] = Future()
-    made.set_result(_made(engine, base, scratch))
-    return _presented(engine, made, base, scratch)
+    return presented(_raw(engine, scratch / engine / base.name, _made(engine, base, scratch)), base)
 
 
 def _natively(
@@ -192,7 +196,7 @@ def _natively(
 def _made(engine: str, base: Path, scratch: Path, *, release_after: bool = False) -> Mapping[str, Any]:
     """What another engine writes, as it is; its worker does without the graph library, whose import takes as long."""
     (scratch / engine).mkdir()
-    given = {"engine": engine, "model": str(base), "output": str(scratch / engine / "raw.onnx")}
+    given = {"engine": engine, "model": str(base), "output": str(scratch / engine / _RAW)}
     try:
         facts: Mapping[str, Any] = _run(engine, f"{_FOREIGN}:foreign_job", given)
     finally:
@@ -201,10 +205,33 @@ def _made(engine: str, base: Path, scratch: Path, *, release_after: bool = False
     return facts
 
 
-def _presented(engine: str, made: Future[Mapping[str, Any]], base: Path, scratch: Path) -> Candidate:
-    facts, path = made.result(), scratch / engine / base.name
-    given = {"model": str(base), "made": str(scratch / engine / "raw.onnx"), "output": str(path)}
-    return _candidate(engine, path, {**_run("native", f"{_NATIVE}:present_job", given), **facts})
+def _rated(
+    engine: str,
+    made: Future[Mapping[str, Any]],
+    base: Path,
+    scratch: Path,
+    native: Future[Candidate] | None,
+) -> Candidate:
+    """The engine's candidate, left as it is where the native one, which is there first, has fewer nodes."""
+    found = _raw(engine, scratch / engine / base.name, made.result())
+    with contextlib.suppress(DeploykitError):  # which is said where it is asked for
+        if native is not None and native.result().nodes < found.nodes:
+            return found
+    return presented(found, base)
+
+
+def presented(candidate: Candidate, base: Path) -> Candidate:
+    """The candidate with the presentation of the original, checked as any foreign model is; raises what that raises."""
+    if not candidate.raw:
+        return candidate
+    made = candidate.path.with_name(_RAW)
+    given = {"model": str(base), "made": str(made), "output": str(candidate.path)}
+    facts = _run("native", f"{_NATIVE}:present_job", given)
+    return _candidate(candidate.engine, candidate.path, {**facts, "versions": candidate.versions})
+
+
+def _raw(engine: str, path: Path, facts: Mapping[str, Any]) -> Candidate:
+    return Candidate(engine, path, facts["nodes"], facts["bytes"], (), facts["versions"], {}, raw=True)
 
 
 def _candidate(engine: str, path: Path, facts: Mapping[str, Any]) -> Candidate:
@@ -218,6 +245,12 @@ def _candidate(engine: str, path: Path, facts: Mapping[str, Any]) -> Candidate:
         facts["original"],
         facts["interface"],
     )
+
+
+def left_out(engine: str, problem: DeploykitError) -> Finding:
+    """What is said of an engine without a result."""
+    how = "failed and was left out" if isinstance(problem, VendorError) else "gave no usable model"
+    return note("DK641", f"{engine} {how}: {problem.message[:300]}")
 
 
 def release(worker: str) -> None:

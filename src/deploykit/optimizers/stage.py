@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit import io
 from deploykit.artifact import TensorSpec
-from deploykit.errors import GateError, VendorError
+from deploykit.errors import DeploykitError, GateError, VendorError
 from deploykit.isolation import run_isolated
 from deploykit.lazy import versions_of
 from deploykit.optimizers.candidates import (
@@ -20,6 +20,8 @@ from deploykit.optimizers.candidates import (
     attempts,
     described,
     engines_for,
+    left_out,
+    presented,
     release,
     worker_of,
 )
@@ -151,7 +153,7 @@ class SimplifyStage(Stage):
 
     def _measured(self, start: Artifact, candidates: Sequence[Candidate], findings: list[Finding]) -> Candidate:
         """The original, to be compared with; its facts come with any candidate."""
-        facts = next((dict(candidate.original) for candidate in candidates), None)
+        facts = next((dict(candidate.original) for candidate in candidates if candidate.original), None)
         if facts is None:
             job = "deploykit.optimizers.engines:measure_job"
             facts = run_isolated(worker_of("native"), job, {"model": str(start.path)}, block=BLOCKED)
@@ -163,17 +165,31 @@ class SimplifyStage(Stage):
 
     def _choose(
         self,
-        candidates: Sequence[Candidate],
+        candidates: list[Candidate],
         before: Candidate,
         proofs: Proofs,
         findings: list[Finding],
         on_progress: OnProgress,
     ) -> tuple[Candidate | None, dict[str, Any]]:
-        """The smallest candidate that is proven, with its proof; None when none is smaller than the original."""
+        """The smallest candidate that is proven, with its proof; None when none is smaller than the original.
+
+        Those that are presented for it take the place of their raw ones.
+        """
         waiting = list(candidates)
         while waiting:
-            candidate = min(waiting, key=lambda found: found.rank)
+            # Of equally many nodes the fewest bytes win, and those are known once it is presented.
+            candidate = min(waiting, key=lambda found: (found.nodes, not found.raw, found.size))
             waiting.remove(candidate)
+            if candidate.raw:
+                place = candidates.index(candidate)
+                try:
+                    candidates[place] = presented(candidate, before.path)
+                except DeploykitError as problem:
+                    findings.append(left_out(candidate.engine, problem))
+                    del candidates[place]
+                else:
+                    waiting.append(candidates[place])
+                continue
             outcome: dict[str, Any] = {}
             wrong = self._refusal(candidate, before)
             if not wrong:
