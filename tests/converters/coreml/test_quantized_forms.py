@@ -1,11 +1,15 @@
 """Q/DQ models give what onnxruntime gives without graph optimisation, to the bit, in the form of each system."""
 
 import numpy as np
+import onnx
 import pytest
 from coremltools.converters.mil.mil import types
 from onnx import TensorProto, helper, numpy_helper
 
+import deploykit
 from deploykit.converters.coreml.inspect import open_package
+from deploykit.converters.coreml.origins import tensor_name
+from deploykit.converters.coreml.simulator import Interpreter
 from deploykit.reference import Reference
 
 RNG = np.random.default_rng(7)
@@ -196,3 +200,30 @@ def test_blocks_that_do_not_come_out_even_are_refused(save, check):
     row = next(row for row in check(path, version="iOS18")["nodes"] if row["op"] == "DequantizeLinear")
     assert row["verdict"] == "unsupported"
     assert "do not come out even" in row["reason"]
+
+
+@pytest.mark.parametrize("system", ["iOS17", "iOS18"])
+def test_a_published_network_has_the_same_levels(system, shared_model, build, evaluate, tmp_path):
+    """Every activation of the quantized network, as integers; the last sum is a float one."""
+    path, calib = tmp_path / "int8.onnx", shared_model("digits/digits_cnn_calib.npz")
+    deploykit.quantize(
+        shared_model("digits/digits_cnn.onnx"), output=path, precision="int8", target="coreml", calib=calib
+    )
+    data = np.load(calib)
+    feeds = {"input": data[next(name for name in data.files if data[name].ndim == 4)][:4].astype(np.float32)}
+    model = onnx.load(path)
+    levels = [node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear"]
+    model.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.INT8, None) for name in levels)
+    onnx.save(model, tmp_path / "levels.onnx")
+    expected = Reference(tmp_path / "levels.onnx").predict(feeds)
+    result, package = build(path, dims={"N": [1, 4]}, version=system)
+    assert result["metrics"]["operators"]["quantize"] > 4
+    found = {}
+    Interpreter(open_package(package).function, "levels").run(feeds, lambda name, value: found.setdefault(name, value))
+    # A reshape between the same levels is done on the integers themselves: its quantize is gone.
+    told = [name for name in levels if tensor_name(name) in found]
+    assert len(told) >= len(levels) - 1
+    for name in told:
+        np.testing.assert_array_equal(found[tensor_name(name)], expected[name], err_msg=name)
+    logits = evaluate(package, feeds)["logits"]
+    np.testing.assert_allclose(logits, expected["logits"], atol=1e-6 * np.abs(expected["logits"]).max())

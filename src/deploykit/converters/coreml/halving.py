@@ -63,7 +63,9 @@ class Halving:
             )
         function = program.functions["main"]
         self.mixture = mix(function, self.inputs, built.names, self.model, self.request, self.asked.images)
-        self.refused = make_half(program, self.mixture.half, interface=self.interface)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.refused = make_half(program, self.mixture.half, interface=self.interface)
         return program
 
     def doors(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:

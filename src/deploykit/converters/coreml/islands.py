@@ -65,7 +65,8 @@ class Islands:
         for name, variable in _read(item):
             peak = self._peak(variable)
             if peak > LIMIT and not _slack(operation, name, variable):
-                return f"{variable.name!r} reaches {peak:.3g}, and {_END}"
+                told = repr(variable.name) if constant_of(variable) is None else "a constant"
+                return f"{told} reaches {peak:.3g}, and {_END}"
         for variable in operation.outputs:
             if self._peak(variable) > LIMIT:
                 return f"its result reaches {self._peak(variable):.3g}, and {_END}"
@@ -88,9 +89,9 @@ class Islands:
                 continue
             size = largest(value)
             if 0.0 < size <= LEAST / 2 and value.size == 1 and self._guards(operation):
-                return f"{variable.name!r} is {size:.3g}, which fp16 rounds to 0, and it keeps a divisor from 0"
+                return f"a constant is {size:.3g}, which fp16 rounds to 0, and it keeps a divisor from 0"
             if 0.0 < size < COARSE and operation.op_type in _SCALES:
-                return f"{variable.name!r} is at most {size:.3g}, {_DIGITS}"
+                return f"a constant is at most {size:.3g}, {_DIGITS}"
         for variable in operation.outputs:
             if variable in self._small:
                 return f"its result gets as small as {self._small[variable]:.3g}, {_DIGITS}"
