@@ -17,6 +17,7 @@ from deploykit.pipeline.config import json_schema
 
 sys.path.insert(0, str(Path(__file__).parent))
 import coreml_ops_page
+import locating_page
 import quantization_page
 import tolerances_page
 from sources_page import page
@@ -122,6 +123,7 @@ FILES = {
     "tolerances.md": tolerances,
     "deploykit.schema.json": schema,
     "coreml-ops.md": coreml_ops,
+    "locating.md": locating_page.page,
     "rewrites.md": rewrites,
     "sources.md": sources,
     "quantization.md": quantization,
