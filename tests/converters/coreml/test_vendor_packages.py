@@ -11,8 +11,10 @@ import pytest
 
 import deploykit
 from deploykit.converters.coreml.runtime import SimulatedRuntime
+from deploykit.converters.coreml.simulator.table import EVALUATORS
 from deploykit.converters.coreml.simulator.vendor_blocks import batch_to_space, space_to_batch
 from deploykit.converters.coreml.simulator.vendor_compressed import constexpr_lut_to_dense
+from deploykit.errors import VendorError
 from deploykit.isolation import run_isolated, workers
 from deploykit.parity import TOLERANCES, OutputComparison
 
@@ -127,3 +129,23 @@ def test_blocks_go_into_the_batch_as_in_tensorflow():
     there = space_to_batch(odd, [3, 2], [[1, 0], [0, 2]])
     assert there.shape == (12, 3, 2, 3)
     np.testing.assert_array_equal(batch_to_space(there, [3, 2], [[1, 0], [0, 2]]), odd)
+
+
+def test_scalars_are_joined_to_a_vector():
+    """As coremltools' PyTorch front-end makes shapes."""
+    made = EVALUATORS["concat"]([np.asarray(np.int32(3)), np.asarray(np.int32(4))], axis=np.int32(0))
+    assert made.tolist() == [3, 4]
+
+
+def test_what_an_operator_of_such_a_package_cannot_be_computed_with_is_named(packages, monkeypatch):
+    def failing(**_):
+        raise ValueError("operands do not fit")
+
+    folder, _ = packages
+    runtime = SimulatedRuntime(folder / "residual-export-float32.mlpackage")
+    monkeypatch.setitem(EVALUATORS, "relu", failing)
+    with pytest.raises(VendorError) as raised:
+        runtime.predict({runtime.inputs[0].name: np.load(folder / "residual.npz")["input"]})
+    assert raised.value.code == "DK533"
+    assert "relu" in raised.value.message
+    assert "operands do not fit" in raised.value.message

@@ -119,6 +119,9 @@ class Interpreter:
                     target="coreml",
                     hint="compare it on a Mac with deploykit validate",
                 ) from problem
+            except (ValueError, TypeError, IndexError) as problem:  # packages made elsewhere hold what ours never do
+                why = f"cannot be computed here: {type(problem).__name__}: {problem}"
+                raise self._fault(operation.outputs[0], why, operation.op_type) from problem
         results = made if isinstance(made, (list, tuple)) else [made]
         for variable, value in zip(operation.outputs, results, strict=True):
             values[variable] = self._checked(variable, value, operation.op_type)

@@ -67,7 +67,8 @@ def tile(x: Array, reps: Any) -> Any:
 
 @evaluates("concat")
 def concat(values: list[Array], axis: Any, interleave: Any = False) -> Any:
-    """Joined along an axis; interleave takes one slice of each in turn."""
+    """Joined along an axis, scalars to a vector; interleave takes one slice of each in turn."""
+    values = [np.atleast_1d(value) for value in values]
     if not flag(interleave):
         return np.concatenate(values, axis=int(axis))
     at = int(axis) % values[0].ndim
