@@ -78,4 +78,4 @@ def test_an_artifacts_preprocessing_joins_the_request_where_it_has_none():
     assert with_contract(request, carried)["contract"] == {"state": {"carry": "out"}, **carried}
     own = data_request(None, "parity", contract={"image": {"preprocess": {"scale": 2.0}}})
     assert with_contract(own, carried)["contract"] == {"image": {"preprocess": {"scale": 2.0}}}
-    assert with_contract(data_request(None, "parity"), {})["contract"] is None
+    assert with_contract(data_request(None, "parity"), {}, {"state": {"carry": "out"}})["contract"] is None

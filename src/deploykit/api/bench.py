@@ -12,6 +12,7 @@ from deploykit.api.extensions import extension_libraries
 from deploykit.api.validate import DEFAULT_METRIC, described, scored
 from deploykit.benchmark import Budgets, Subject, run_bench, verdict
 from deploykit.data.request import bounds_of, data_request, with_contract
+from deploykit.data.stated import stated_contract
 from deploykit.errors import ExitCode, UsageError
 from deploykit.evaluation import make_metric
 from deploykit.isolation import workers
@@ -76,7 +77,7 @@ def bench(
     with workers():
         subjects = [described(Path(path)) for path in artifacts]
     # What an artifact was made with: an input that is an image takes nothing but pixels.
-    request = with_contract(request, *(subject.options.get("contract") or {} for subject in subjects))
+    request = with_contract(request, *(stated_contract(subject.path) or {} for subject in subjects))
     measured = run_bench(subjects, request, batch=batch, seconds=seconds, options=options, on_progress=on_progress)
     report = Report("bench", findings=list(measured.findings))
     unit = "%"

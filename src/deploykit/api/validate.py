@@ -15,7 +15,8 @@ from deploykit.api.locate import locate as find_first
 from deploykit.api.locate import require_locatable
 from deploykit.api.rounding import settle
 from deploykit.comparison import accuracy_of, describe, require_runnable
-from deploykit.data.request import bounds_of, data_request
+from deploykit.data.request import bounds_of, data_request, with_contract
+from deploykit.data.stated import stated_contract
 from deploykit.errors import UnavailableError
 from deploykit.evaluation import make_metric
 from deploykit.io import check_output
@@ -81,6 +82,8 @@ def validate(
     request = data_request(
         data, "parity", samples=samples, seed=seed, label=label, dims=bounds_of(dims), contract=contract
     )
+    # What an artifact was made with: without it nobody could read images for the other one.
+    request = with_contract(request, *(stated_contract(side.path) or {} for side in sides))
     libraries = extension_libraries(custom_ops, [target_of_format(side.format) for side in sides])
     options = {"device": device, "provider": provider, "threads": threads, "custom_ops": libraries or None}
     row = row_for(sides[0].precision, sides[1].precision)

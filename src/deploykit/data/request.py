@@ -63,8 +63,8 @@ def with_contract(request: Mapping[str, Any], *carried: Mapping[str, Any]) -> di
     known = dict(request["contract"] or {})
     for contract in carried:
         for name, rule in contract.items():
-            if "preprocess" not in known.get(name, {}):
-                known[name] = {**known.get(name, {}), **rule}
+            if "preprocess" in rule and "preprocess" not in known.get(name, {}):
+                known[name] = {**known.get(name, {}), "preprocess": rule["preprocess"]}
     return {**request, "contract": known or None}
 
 

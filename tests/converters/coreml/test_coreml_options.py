@@ -140,7 +140,7 @@ def at(node_cases, system, listed, found):
 @pytest.mark.parametrize("system", ["iOS16", "iOS18", "iOS26"])
 def test_a_sample_of_operators_is_as_right_on_every_system(system, node_cases):
     found, listed = node_cases.load()
-    sample = listed[::16]
+    sample = listed[::32]
     made = at(node_cases, system, sample, found)
     assert [row for row in made if row[2] not in ("right", "refused")] == []
     assert made == at(node_cases, "iOS17", sample, found)

@@ -194,6 +194,8 @@ def build(
     symbols: dict[str, Any] = dict(dims)
     pictures = images or {}
     specs = {names[spec.name]: _placeholder(spec, symbols, pictures.get(spec.name)) for spec in inputs}
+    # Unnamed constants are numbered through the process; coremltools starts again only after this program is built.
+    mb.name_count.clear()
     with Function(specs, opset_version=opset_version) as function, deploying_to(opset_version):
         environment = Environment()
         values = {value.name: value for value in model.graph.inputs}
@@ -216,7 +218,7 @@ def build(
 
 def _placeholder(spec: TensorSpec, symbols: dict[str, Any], picture: ImageInput | None = None) -> Any:
     """One MIL symbol for each ONNX symbol: sizes that are equal by name stay equal."""
-    shape = []
+    shape: list[Any] = []
     for size in spec.shape or ():
         if isinstance(size, str) and size not in symbols:
             # What has no name is equal to nothing.
