@@ -139,6 +139,24 @@ def test_weights_alone_are_for_ios16_too(save, build, evaluate):
     np.testing.assert_allclose(evaluate(package, feeds)[out], Reference(path).predict(feeds)[out], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("shaped", [False, True])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_stored_weights_of_recurrent_layers_become_floats(kind, shaped, save, build, evaluate):
+    """Core ML's operators take floats there. The layer behind Q/DQ gives the same levels."""
+    q, gates = Quantized(), {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
+    rows = 5 * gates
+    w, r = q.weight(*((rows, 4) if shaped else (1, rows, 4)), axis=None), q.weight(1, rows, 5, axis=1)
+    w = q.add("Reshape", w, q.constant(np.int64([1, rows, 4]))) if shaped else w
+    out = q.qdq(q.add(kind, q.qdq("x"), w, r, hidden_size=5), 0.01)
+    path = save(q.model({"x": [6, 2, 4]}, out))
+    feeds = {"x": RNG.normal(size=(6, 2, 4)).astype(np.float32)}
+    result, package = build(path)
+    assert [f["message"] for f in result["findings"] if f["severity"] == "error"] == []
+    expected = Reference(path).predict(feeds)[out]
+    np.testing.assert_array_equal(evaluate(package, feeds)[out], expected)
+    assert np.ptp(expected) > 0.1
+
+
 def four_bits(kind, block, rows=64, *, zeros=True, half=False):
     """x [3, rows] times a stored matrix [rows, 8], in blocks of the rows; floats of 16 bits where `half`."""
     low, high = (-8, 8) if kind == TensorProto.INT4 else (0, 16)

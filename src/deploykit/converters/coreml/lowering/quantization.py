@@ -10,11 +10,13 @@ from coremltools.converters.mil.mil import Var
 
 from deploykit.converters.coreml.lowering.context import OpContext, constant, lowers, positive_axis
 from deploykit.converters.coreml.lowering.deployment import since
-from deploykit.converters.coreml.lowering.stored import by_channel, in_blocks, store, stored_in
+from deploykit.converters.coreml.lowering.node import Node
+from deploykit.converters.coreml.lowering.stored import Stored, by_channel, in_blocks, store, stored_in
+from deploykit.graph.signature import constant_of
 from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 
 if TYPE_CHECKING:
-    from deploykit.converters.coreml.lowering.node import Node
+    import onnx_ir as ir
 
 _EIGHT_BITS = ("int8", "uint8")
 FOUR_BITS = ("int4", "uint4")
@@ -54,9 +56,10 @@ def _fixed(node: Node) -> Verdict | None:
     return None
 
 
-def _parameters(op: OpContext) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None, int]:
+def _parameters(op: Node) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None, int]:
     """Scale, zero point (None when all zeros) and channel axis. Scalars and one-element vectors become rank 0."""
-    scale = op.required_array(1, "scale")
+    scale = op.constant(1)
+    assert scale is not None  # the predicates have seen to it
     zero = op.constant(2) if op.has(2) else None
     if zero is not None and zero.dtype.name in FOUR_BITS:
         zero = zero.astype(np.int8 if zero.dtype.name == "int4" else np.uint8)
@@ -84,17 +87,51 @@ def dequantize_linear(op: OpContext) -> Var:
     values = op.constant(0)
     if values is None:
         return mb.dequantize(input=op.input(), scale=scale, **_arguments(scale, zero, axis))
-    block, bits = op.integer("block_size"), 8
+    made = _stored_by(op)
+    return constant(made.floats) if values.dtype == np.int32 else store(made)
+
+
+def _stored_by(node: Node) -> Stored:
+    """What a DequantizeLinear of a constant says."""
+    values = node.constant(0)
+    assert values is not None
+    scale, zero, axis = _parameters(node)
+    block, bits = node.integer("block_size"), 8
     if values.dtype.name in FOUR_BITS:
         values, bits = values.astype(np.int8 if values.dtype.name == "int4" else np.uint8), 4
     parts = (values, scale, zero, axis)
-    made = in_blocks(*parts, block, bits) if block else by_channel(*parts, bits)
-    return constant(made.floats) if values.dtype == np.int32 else store(made)
+    return in_blocks(*parts, block, bits) if block else by_channel(*parts, bits)
 
 
 def _arguments(scale: np.ndarray[Any, Any], zero: np.ndarray[Any, Any] | None, axis: int) -> dict[str, Any]:
     found: dict[str, Any] = {"axis": np.int32(axis)} if scale.ndim else {}
     return found | ({"zero_point": zero} if zero is not None and zero.any() else {})
+
+
+def fixed_array(node: Node, position: int) -> np.ndarray[Any, Any] | None:
+    """The floats of an input that is a constant, or a stored one: for operators that take floats only.
+
+    None for one that is computed or not given.
+    """
+    known = node.constant(position)
+    return _floats_of(node.raw.inputs[position], node.opset) if known is None and node.has(position) else known
+
+
+def _floats_of(value: ir.Value | None, opset: int) -> np.ndarray[Any, Any] | None:
+    known = constant_of(value)
+    if known is not None:
+        return np.asarray(known.numpy())
+    producer = value.producer() if value is not None else None
+    if producer is None or producer.domain:
+        return None
+    node = Node(producer, opset)
+    if producer.op_type == "Reshape":
+        inner, shape = _floats_of(producer.inputs[0], opset), node.constant(1)
+        plain = inner is not None and shape is not None and bool((shape != 0).all())
+        return inner.reshape(shape) if inner is not None and shape is not None and plain else None
+    if producer.op_type != "DequantizeLinear" or node.constant(0) is None or _fixed(node) is not None:
+        return None
+    return _stored_by(node).floats
 
 
 def transposed_weight(op: OpContext, position: int, *, already: bool) -> Any:

@@ -15,6 +15,7 @@ from coremltools.converters.mil.mil import Var
 
 from deploykit.converters.coreml.lowering.context import OpContext, like, lowers, size_of
 from deploykit.converters.coreml.lowering.control import element
+from deploykit.converters.coreml.lowering.quantization import fixed_array
 from deploykit.converters.coreml.lowering.shape import as_shape
 from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 
@@ -51,7 +52,7 @@ def _form(node: Node) -> Verdict:
             f"its input is {node.dtype(0)} of rank {node.rank(0)}, not floats [steps, batch, features]",
             remedy="fix the sizes that decide on it, or cast to float32",
         )
-    if node.constant(1) is None or node.constant(2) is None or (node.has(3) and node.constant(3) is None):
+    if any(fixed_array(node, position) is None for position in (1, 2, 3) if node.has(position)):
         return unknown("its weights are computed while the model runs", remedy="deploykit simplify MODEL")
     return supported()
 
@@ -74,12 +75,18 @@ class Direction:
         return int(self.r.shape[1])
 
 
+def _weights(op: OpContext, position: int) -> Array:
+    """Floats: Core ML's operators take no stored integers here."""
+    found = fixed_array(op, position)
+    return op.required_array(position, "weight") if found is None else found
+
+
 def _directions(op: OpContext, x: Var) -> list[Direction]:
     way = op.text("direction", "forward")
     backward = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[way]
-    w, r = op.required_array(1, "weight"), op.required_array(2, "weight")
+    w, r = _weights(op, 1), _weights(op, 2)
     size = r.shape[2]
-    bias = op.required_array(3, "bias") if op.has(3) else np.zeros((len(backward), 2 * w.shape[1]), w.dtype)
+    bias = _weights(op, 3) if op.has(3) else np.zeros((len(backward), 2 * w.shape[1]), w.dtype)
     names = [str(name).lower() for name in op.raw.attributes.get_strings("activations", [])]
     per = len(_USUAL[op.op])
     names = names or [name.lower() for name in _USUAL[op.op]] * len(backward)
