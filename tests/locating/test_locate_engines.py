@@ -127,6 +127,16 @@ def test_models_that_agree_say_so(pair):
     assert "DK454" in {finding.code for finding in report.findings}
 
 
+def test_nodes_without_a_counterpart_are_told_together(tmp_path):
+    text = '<ir_version: 8, opset_import: ["" : 17]> agraph (float[1,4] x) => (float[1,4] y) { NODES }'
+    for name, nodes in (("a", "p = Neg (x) q = Abs (p) y = Exp (q)"), ("b", "m = Sin (x) y = Cos (m)")):
+        onnx.save(onnx.parser.parse_model(text.replace("NODES", nodes)), tmp_path / f"{name}.onnx")
+    report = deploykit.validate(tmp_path / "a.onnx", tmp_path / "b.onnx", samples=1, locate=True)
+    assert errors(report)["DK452"].message.startswith("one of 3 nodes up to node 'Exp_1' (Exp) is the first to differ")
+    (note,) = [finding for finding in report.findings if finding.code == "DK453"]
+    assert all(name in note.message for name in ("Neg_1", "Abs_1", "Exp_1"))
+
+
 QDQ = """<ir_version: 8, opset_import: ["" : 17]>
 agraph (float[1,4] x) => (float[1,4] y)
 <float[4,4] w = {1,2,3,4,-1,-2,-3,-4,1,1,1,1,2,-2,2,-2}, float s = {0.02}, float r = {SCALE}, int8 z = {0}> {

@@ -49,7 +49,7 @@ def locate(
     if outputs and all(row["passed"] for row in outputs):
         return None, None, [note("DK454", "nothing diverges: all outputs that both have agree")]
     if not outputs:
-        return None, None, []
+        return None, None, [note("DK454", "nothing was located: no output that both have was compared")]
     if save is None:
         found = call(save=None)
     else:
@@ -89,6 +89,8 @@ def _nowhere(found: Mapping[str, Any]) -> Finding:
 
 def _findings(first: Mapping[str, Any], found: Mapping[str, Any]) -> list[Finding]:
     node = f"node {first['source_node']!r} ({first['source_op']})"
+    count = len(first["steps"])
+    node = node if count == 1 else f"one of {count} nodes up to {node}"
     measured = [first["problem"]] if first["problem"] else []
     measured += [f"max|diff| {first['max_abs']:.4g}"] if first["max_abs"] is not None else []
     measured += [f"SQNR {first['sqnr_db']:.1f} dB"] if first["sqnr_db"] is not None else []
