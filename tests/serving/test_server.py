@@ -163,6 +163,18 @@ def test_a_bad_request_among_good_ones_fails_alone(log: Any) -> None:
             np.testing.assert_allclose(answer.json["y"], [[np.log(index + 1), 0]], atol=1e-6)
 
 
+def test_other_methods_are_refused_and_leave_the_connection_usable(log: Any) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", log.port, timeout=30)
+    for method in ("HEAD", "GET", "PUT"):
+        connection.request(method, "/v2/models/log/infer")
+        got = connection.getresponse()
+        assert (got.status, got.headers["Allow"]) == (405, "POST")
+        assert (got.read() == b"") == (method == "HEAD")
+    connection.request("GET", "/v2/health/live")
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
 def test_a_slow_client_does_not_hold_up_others(log: Any) -> None:
     with socket.create_connection(("127.0.0.1", log.port)) as slow:
         slow.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n[[")

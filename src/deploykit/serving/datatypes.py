@@ -38,10 +38,11 @@ _KNOWN: dict[Any, str] = {}
 
 def datatype_of(array: Array) -> str:
     """The protocol's name for an array's dtype; objects and numpy strings are BYTES."""
+    if array.dtype.kind in "OUS":
+        return "BYTES"
     known = _KNOWN.get(array.dtype)
     if known is None:
-        known = "BYTES" if array.dtype.kind in "OUS" else DATATYPES[array.dtype.name]
-        _KNOWN[array.dtype] = known
+        known = _KNOWN[array.dtype] = DATATYPES[array.dtype.name]
     return known
 
 

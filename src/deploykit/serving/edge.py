@@ -63,7 +63,7 @@ class Edge:
                 await send_answer(_NO_TOKEN, receive, sending)
             elif self._inference.serves(scope["path"]):
                 answer = await self._inference.answer(scope, receive, exchange)
-                if WHOLE in scope and not answer.lingering:
+                if WHOLE in scope and scope["method"] != "HEAD" and not answer.lingering:
                     exchange.status = answer.status
                     await scope[WHOLE](answer.status, [*answer.headers, *self._headers(exchange)], answer.body)
                 else:
