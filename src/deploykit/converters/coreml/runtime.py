@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from deploykit.converters.coreml import why_not_here
 from deploykit.converters.coreml.door import Door, write_names
 from deploykit.errors import UnavailableError
 from deploykit.runtime import Runtime, RuntimeOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from deploykit.converters.coreml.inspect import Opened
@@ -73,8 +76,8 @@ class SimulatedRuntime(_PackageRuntime):
     execution = "simulated"
     engine = SIMULATOR
 
-    def __init__(self, path: Path) -> None:
-        """Raises UnavailableError (DK502) that names the operators which the interpreter lacks."""
+    def __init__(self, path: Path, taps: Iterable[str] = ()) -> None:
+        """taps: of `RuntimeOptions`. Raises UnavailableError (DK502) naming operators that the interpreter lacks."""
         from deploykit.converters.coreml.inspect import open_package
         from deploykit.converters.coreml.simulator import Interpreter
 
@@ -82,15 +85,36 @@ class SimulatedRuntime(_PackageRuntime):
         super().__init__(opened)
         self.operators = frozenset(opened.facts["operators"])
         self._interpreter = Interpreter(opened.function, path.name)
+        self._tapped = _variables(opened.function, taps)
+        self.taps = tuple(self._tapped.values())
 
     def predict(self, feeds: Feeds) -> Outputs:
         """Outputs by name, of feeds as the model takes them.
 
         Raises what `Interpreter.run`, `Door.given` and `Door.taken` raise.
         """
-        return self.door.taken(self._interpreter.run(self.door.given(feeds)))
+        found: dict[str, Any] = {}
+
+        def observe(variable: str, value: Any) -> Any:
+            if variable in self._tapped:
+                found[self._tapped[variable]] = np.asarray(value)
+            return value
+
+        made = self._interpreter.run(self.door.given(feeds), observe if self._tapped else None)
+        return {**self.door.taken(made), **found}
+
+
+def _variables(function: Any, tensors: Iterable[str]) -> dict[str, str]:
+    """The ONNX tensor by the variable that carries it; those whose names become one here are left out."""
+    from deploykit.converters.coreml.origins import tensor_name
+
+    made: dict[str, list[str]] = {}
+    for tensor in tensors:
+        made.setdefault(tensor_name(tensor), []).append(tensor)
+    known = {variable.name for operation in function.operations for variable in operation.outputs}
+    return {variable: names[0] for variable, names in made.items() if len(names) == 1 and variable in known}
 
 
 def load(path: Path, options: RuntimeOptions) -> Runtime:
     """The package on Core ML where that is, otherwise simulated. Raises UnavailableError (DK502), InvalidFileError."""
-    return CoreMLRuntime(path, options) if why_not_here() is None else SimulatedRuntime(path)
+    return CoreMLRuntime(path, options) if why_not_here() is None else SimulatedRuntime(path, options.taps)
