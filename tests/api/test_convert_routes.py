@@ -11,7 +11,7 @@ import pytest
 import deploykit
 from deploykit.api.routes import way_of
 from deploykit.artifact import read_manifest
-from deploykit.errors import ExitCode, UsageError, VendorError
+from deploykit.errors import ExitCode, ModelError, UsageError, VendorError
 from deploykit.isolation import workers
 from deploykit.lazy import installed
 from deploykit.runtime import open_runtime
@@ -60,6 +60,18 @@ MODULES = """
             if "coremltools" in sys.modules and torch.compiler.is_exporting():
                 os._exit(9)
             return x * 2
+
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(8, 4).half()
+
+        def forward(self, x):
+            return self.head(x)
+
+    class Branch(nn.Module):
+        def forward(self, x):
+            return x * 2 if x.sum() > 0 else x - 1
 
     class Random(nn.Module):
         def forward(self, x):
@@ -175,6 +187,7 @@ def test_a_named_route_that_fails_is_an_error_with_the_vendors_reason(modules, t
         convert(f"{modules}:Pool", tmp_path, options={"route": "torch"}, inputs=["x:float32[1,3,8,8]"])
     assert raised.value.code == "DK556"
     assert "max_pool2d" in raised.value.message
+    assert "route=onnx" in raised.value.hint
     report = convert(f"{modules}:Inverse", tmp_path, options={"route": "torch"}, **ROWS)
     assert (report.exit_code, report.artifact) == (ExitCode.GATE_FAILED, None)
     assert "DK532" in codes(report)
@@ -228,6 +241,19 @@ def test_users_data_is_compared_with_what_the_module_makes_of_it(modules, tmp_pa
 def test_sizes_of_a_set_become_enumerated_shapes(modules, tmp_path):
     report = convert(f"{modules}:Net", tmp_path, inputs=IMAGE["inputs"], dims=["batch=1,4"])
     assert (report.metrics["route"], report.metrics["parity"]["source"]["proven"]) == ("torch", {"batch": [1, 4]})
+
+
+def test_a_branch_on_values_is_refused_with_both_reasons(modules, tmp_path):
+    with pytest.raises(ModelError) as raised:
+        convert(f"{modules}:Branch", tmp_path, **ROWS)
+    assert raised.value.code == "DK613"
+    assert any("torch.export" in line for line in raised.value.context)
+
+
+def test_half_precision_stays_half(modules, tmp_path):
+    report = convert(f"{modules}:Half", tmp_path, inputs=["x:float16[batch,8]"], dims=["batch=1..4"])
+    assert (report.metrics["route"], report.artifact.precision) == ("torch", "fp16")
+    assert {spec.dtype for spec in (*report.artifact.inputs, *report.artifact.outputs)} == {"float16"}
 
 
 def test_exported_programs_and_torchscript_go_directly_too(modules, tmp_path):

@@ -130,7 +130,7 @@ def convert(
             problem.context = (*problem.context, *(finding.message for finding in said))
             raise
         if target.routes and Path(source).suffix != ".onnx":
-            said = said or [note("DK555", f"made through ONNX (route={ONNX})", target=target.name)]
+            said = said or [note("DK555", f"goes through ONNX (route={ONNX})", target=target.name)]
         report.findings[:0] = [*said, *exported.findings]
         return report
 

@@ -261,6 +261,7 @@ def attempt(
         report = run_stage(stage, parents, output, force=force, on_progress=on_progress)
     except VendorError as problem:
         if not stage.proven:
+            problem.hint = problem.hint or f"--option route={ONNX} goes through ONNX"
             raise
         return None, problem.message
     errors = [finding for finding in report.findings if finding.severity == "error"]
@@ -270,9 +271,9 @@ def attempt(
 
 
 def not_taken(target: Target, via: str, reason: str) -> Finding:
-    """The note that says why the artifact was made through ONNX."""
+    """The note that says why the way goes through ONNX."""
     return note(
         "DK556",
-        f"made through ONNX (route={ONNX}); {target.routes[via].title}, was not taken: {reason}",
+        f"goes through ONNX (route={ONNX}); {target.routes[via].title}, was not taken: {reason}",
         target=target.name,
     )
