@@ -41,7 +41,8 @@ level beyond the half, ONNX Runtime's integer kernels (4 models) 0.019. Such a c
 processor time of the plain one and at most 1.4 times its memory (16 samples, OpenVINO and ONNX Runtime, PP-OCR rec and
 det, MiniLM), and is made only where 30 dB is missed. Where all segments are right the report says DK446 with the
 numbers, where one is not DK447 with the first wrong tensor and the node that makes it. An engine that shows no integers
-is refused as before, and DK448 says how far the model is from itself. Limits given by hand (`--min-sqnr`) hold as they
+(OpenVINO, ONNX Runtime and the interpreter for Core ML do; Core ML on a Mac does not) is refused as before, and DK448
+says how far the model is from itself. Limits given by hand (`--min-sqnr`) hold as they
 are, and the gate against the float source (20 dB) is not touched.
 
 What it found in engines while it was made: an attention mask that OpenVINO 2026.4 takes for quantized data (uniform
