@@ -59,6 +59,15 @@ def test_a_set_of_batch_sizes_is_enumerated_and_nothing_else_is_taken(build, sav
         assert caught.value.context == ("it takes [1, 4] or [8, 4]",)
 
 
+@pytest.mark.parametrize(
+    ("bounds", "told"), [([1, 8, 1, 8], "[1, 4] or [8, 4]"), ([1, 8], "[1..8, 4]"), ([2, 2], None)]
+)
+def test_inspect_says_which_shapes_are_taken(build, save, bounds, told):
+    _, package = build(save(LINEAR), dims={"batch": bounds})
+    found = deploykit.inspect(package).metrics
+    assert found.get("takes") == (None if told is None else {"x": told})
+
+
 def test_the_first_size_is_the_default(build, save):
     _, package = build(save(LINEAR), dims={"batch": [1, 8, 8, 1]})
     assert shapes_in(spec_of(package)).usual == {"x": (8, 4)}

@@ -13,6 +13,7 @@ from coremltools.converters.mil.mil import types
 
 from deploykit import io
 from deploykit.artifact import TensorSpec, read_manifest
+from deploykit.converters.coreml.door import package_shapes
 from deploykit.converters.coreml.images import ImageInput, image_shapes, images_in
 from deploykit.converters.coreml.labels import Classes, classes_in
 from deploykit.converters.coreml.options import metadata_in
@@ -27,12 +28,13 @@ _QUANTIZED_WEIGHTS = {"constexpr_affine_dequantize", "constexpr_blockwise_shift_
 
 
 def describe(path: str) -> dict[str, Any]:
-    """Inputs, outputs, specification version, operators, and how the weights are stored.
+    """Inputs, outputs, which shapes it takes, specification version, operators, and how the weights are stored.
 
     Raises InvalidFileError (DK528) for a folder that is no package of an ML Program.
     """
     folder = Path(path)
-    facts = reload(folder)
+    opened = open_package(folder)
+    facts = opened.facts
     made = read_manifest(folder)
     if made is not None:
         # The package numbers its varying sizes; the manifest knows what the model calls them.
@@ -40,7 +42,8 @@ def describe(path: str) -> dict[str, Any]:
             for item, spec in zip(facts[kind], specs, strict=False):
                 if item["name"] == spec.name and spec.shape is not None:
                     item["shape"] = list(spec.shape)
-    return {"format": "coreml", **facts, "size_bytes": io.size_of(folder)}
+    takes = package_shapes(opened.spec).told()
+    return {"format": "coreml", **facts, **({"takes": takes} if takes else {}), "size_bytes": io.size_of(folder)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -60,6 +60,13 @@ class Flexibility:
             found[name] = [[min(sizes), max(sizes), *(sizes if len(sizes) > 1 else ())] for sizes in columns]
         return found
 
+    def told(self) -> dict[str, str]:
+        """In words, what the inputs that vary take: `[1..8, 3]`, or `[1, 3] or [8, 3]`."""
+        return {
+            **{name: _ranges(ranges) for name, ranges in self.ranges.items()},
+            **{name: _shapes(dict.fromkeys(shapes)) for name, shapes in self.shapes.items()},
+        }
+
     def check(self, given: Mapping[str, Shape]) -> None:
         """Refuses what a device would: DataError (DK547) for shapes that are not allowed, naming those that are."""
         for name, shape in given.items():
