@@ -137,6 +137,7 @@ def _front_ends_turn() -> Iterator[None]:
         for frame, _ in reversed(list(traceback.walk_tb(problem.__traceback__))):
             node = frame.f_locals.get("node")
             op, name = getattr(node, "kind", None) or getattr(node, "op", None), getattr(node, "name", None)
+            op = str(getattr(node, "target", op)) if op == "call_function" else op  # of torch.fx
             if isinstance(op, str) and isinstance(name, str):
                 text = f"coremltools does not take node {name!r} ({op}): {why}"
                 raise VendorError(text, code="DK556", op=op, node=name, log=[why]) from problem
