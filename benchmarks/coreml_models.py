@@ -1,6 +1,6 @@
 """Converts published models and the model zoo to Core ML, in fp32 and fp16, and compares the packages' values.
 
-python benchmarks/coreml_models.py [--keep FOLDER] [WORD...]   # writes coreml_models.json, of which docs/ has a table
+python benchmarks/coreml_models.py [--keep FOLDER] [--fp32] [WORD...]   # writes coreml_models.json, a table in docs/
 
 WORD: only models whose name contains it; the other rows stay as they are. --keep: where the zoo's ONNX files stay, and
 are taken from when they are there. Rows are written as they come. Published models lie beside the checkout; the
@@ -31,6 +31,8 @@ from deploykit.data.request import data_request  # noqa: E402
 from deploykit.parity import TOLERANCES  # noqa: E402
 from deploykit.reference import Reference  # noqa: E402
 
+# fp16 is measured by running a network many times: of the largest one it is left out by --fp32.
+PRECISIONS = ("fp32",) if "--fp32" in sys.argv else ("fp32", "fp16")
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "benchmarks" / "coreml_models.json"
 MODELS = ROOT.parent / "shared" / "models"
@@ -68,14 +70,11 @@ def within(made, expected, precision):
 
 
 def judged(path, dims, samples, calib, folder):
-    """A row. samples: [(feeds, [outputs of a reference beside onnxruntime])]. calib: the data that fp16 is measured on.
-
-    That is less than it is judged on, where sizes vary: what stays fp32 on one size has to do for the others.
-    """
+    """A row. samples: [(feeds, [outputs of a reference beside onnxruntime])]. calib: what fp16 is measured on."""
     row = {}
     reference = Reference(path)
     expected = [list(reference.predict(feeds).values()) for feeds, _ in samples]
-    for precision in ("fp32", "fp16"):
+    for precision in PRECISIONS:
         package = Path(folder) / f"{path.stem}-{precision}.mlpackage"
         options = {"compute_precision": "fp16"} if precision == "fp16" else {}
         result = convert_job(str(path), str(package), options, dims, {}, "fp32", calib if options else None)
@@ -127,7 +126,7 @@ def zoo_row(variant, folder, scratch):
     for file in sorted(held.iterdir()):
         outputs = np.load(folder / f"{path.stem}.torch" / file.name)
         samples.append((dict(np.load(file)), [outputs[key] for key in outputs.files]))
-    return row | judged(path, dims, samples, data_request(str(held), "parity", samples=1, dims=dims), scratch)
+    return row | judged(path, dims, samples, data_request(str(held), "parity", dims=dims), scratch)
 
 
 def main(words, kept_in=None):
@@ -138,11 +137,12 @@ def main(words, kept_in=None):
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(kept_in or scratch)
-        names = [name for name in zoo.ZOO if asked(name)]
+        variants = [variant for variant in zoo.variants() if asked(zoo.stem(*variant))]
+        names = dict.fromkeys(name for name, *_ in variants)
         if names:
             # In a process of its own: PyTorch is kept out of this one, where coremltools would load it.
             subprocess.run([sys.executable, Path(__file__).with_name("zoo.py"), folder, *names], check=True)
-        for variant in zoo.variants(names) if names else []:
+        for variant in variants:
             write("zoo", zoo.stem(*variant), zoo_row(variant, folder, scratch))
         for name, dims in published().items():
             if asked(name) and MODELS.exists():
@@ -163,4 +163,4 @@ def write(kind, name, row):
 if __name__ == "__main__":
     given = sys.argv[1:]
     keep = given[given.index("--keep") + 1] if "--keep" in given else None
-    main([word for word in given if word not in ("--keep", keep)], keep)
+    main([word for word in given if word not in ("--keep", keep, "--fp32")], keep)

@@ -168,9 +168,12 @@ def mobilevit() -> nn.Module:
         hidden_sizes=[16, 24, 32],
         neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 64],
         num_labels=5,
-        initializer_range=0.1,
     )
-    return _made(tr.MobileViTForImageClassification, Image, config)
+    model = _made(tr.MobileViTForImageClassification, Image, config).train()
+    with torch.no_grad():
+        for _ in range(30):  # statistics of its batch norms, without which every plane fades away
+            model(torch.randn(4, 3, 64, 64))
+    return model.eval()
 
 
 def dinov2() -> nn.Module:

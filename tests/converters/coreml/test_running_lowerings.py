@@ -174,6 +174,19 @@ def test_with_sizes_that_are_computed(agrees, name):
         agrees(parsed, feeds, dims={size: [2, 5] for size in varying})
 
 
+@pytest.mark.parametrize("fixed", [True, False])
+def test_the_integer_of_an_infinite_logarithm_may_be_thrown_away(agrees, fixed):
+    """As T5 buckets distances: what log(0) becomes as an integer is not said, nor used."""
+    given, constants = ("float[4] z", "float[4] x = {0, 1, 8, 20}") if fixed else ("float[4] x", "")
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 21]>\ng ({given}) => (int64[4] y) <{constants}'
+        f"{', ' if constants else ''}float one = {{1}}, float four = {{4}}, int64 w = {{7}}> "
+        "{ l = Log (x)\n m = Mul (l, four)\n c = Cast <to=7> (m)\n s = Less (x, one)\n y = Where (s, w, c)"
+        "}"
+    )
+    agrees(model, {"z" if fixed else "x": np.array([0, 1, 8, 20], np.float32)})
+
+
 SUPPRESSION = "y = NonMaxSuppression <center_point_box=1> (b, s, most, over, low)"
 
 

@@ -261,7 +261,29 @@ def cast(op: OpContext) -> Var:
         if op.dtype(0) == "bool":
             return mb.identity(x=x)
         return mb.not_equal(x=x, y=like(x, 0))
+    if to == "int32" and _may_be_infinite(x):
+        x = mb.clip(x=x, alpha=like(x, _LARGEST[0]), beta=like(x, _LARGEST[1]))
     return mb.cast(x=x, dtype=to)
+
+
+# The float32 next to the ends of int32.
+_LARGEST = (-2147483648.0, 2147483520.0)
+_PASSES_ON = {"add", "sub", "mul", "real_div", "floor", "ceil", "round", "identity"}
+
+
+def _may_be_infinite(x: Var) -> bool:
+    """Whether it is a logarithm, or made of one: as an integer infinity is nothing that Core ML documents.
+
+    T5 takes the logarithm of distance 0, and throws the integer away afterwards.
+    """
+    while types.is_float(x.dtype):
+        if x.val is not None:
+            return bool(np.isinf(x.val).any())
+        if x.op is None or x.op.op_type not in _PASSES_ON:
+            return x.op is not None and x.op.op_type == "log"
+        given = [x.op.inputs[name] for name in ("x", "y") if x.op.inputs.get(name) is not None]
+        x = next((one for one in given if one.val is None), given[0])
+    return False
 
 
 def _blocks(node: Node) -> Verdict:
