@@ -34,7 +34,7 @@ def check_folded(op: OpContext, made: Sequence[Any]) -> None:
         return
     found = _evaluated(op, inputs)
     if op.op == "Cast" and np.asarray(inputs[0]).dtype.kind == "f":  # ONNX leaves open what infinity becomes
-        found = found[np.isfinite(inputs[0])]
+        found = found[np.isfinite(np.asarray(inputs[0]))]
     if found.dtype.kind in "iu" and found.size and (found.min() < INT32.min or found.max() > INT32.max):
         raise Refused(
             f"its constant result is {int(found.min())}..{int(found.max())}, and Core ML computes integers in 32 bits",
