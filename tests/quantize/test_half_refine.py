@@ -104,6 +104,13 @@ def test_loss_is_in_units_of_the_tolerance():
     assert loss.of([{"y": np.float32([np.nan, -2.0])}], [0])[0] == np.inf
 
 
+def test_another_number_of_results_is_beyond_any_tolerance():
+    loss = Loss([{"y": np.zeros((3, 4), np.float32)}], TOLERANCES["fp16"])
+    largest, mean = loss.of([{"y": np.zeros((2, 4), np.float32)}], [0])
+    assert largest == np.inf
+    assert mean == pytest.approx(1e6)
+
+
 def test_outputs_that_are_no_float_tensors_are_not_judged():
     loss = Loss([{"y": np.float32([1.0]), "k": np.int64([3]), "s": ["a", "b"]}], TOLERANCES["fp16"])
     assert loss.of([{"y": np.float32([1.0]), "k": np.int64([4]), "s": []}], [0]) == (0.0, 0.0)
