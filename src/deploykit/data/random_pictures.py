@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deploykit.data.contract import InputContract, InputRule
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -43,6 +41,8 @@ def random_picture(
     rule: PreprocessSpec, spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator
 ) -> Array:
     """The array of this shape that the preprocessing makes of uniformly random pixels."""
+    from deploykit.data.contract import InputContract, InputRule  # pydantic, which data without pictures does without
+
     whole = shape if len(shape) > 2 else (1, *shape) if rule.layout == "nchw" else (*shape, 1)
     first = whole if len(whole) == 4 else (1, *whole)
     rows = first if rule.layout == "nhwc" else (first[0], first[2], first[3], first[1])
