@@ -17,6 +17,7 @@ from deploykit.pipeline.config import json_schema
 
 sys.path.insert(0, str(Path(__file__).parent))
 import coreml_ops_page
+import coreml_page
 import locating_page
 import quantization_page
 import tolerances_page
@@ -51,49 +52,8 @@ def coreml_ops() -> str | None:
     return coreml_ops_page.page(REGISTRY)
 
 
-COREML = """\
-# Core ML
-
-`deploykit convert MODEL --to coreml -o OUT.mlpackage` lowers ONNX to an ML Program with our own front-end
-([operators](coreml-ops.md)), on Linux and macOS. `--dim NAME=1..8` bounds a size that varies;
-`--option minimum_deployment_target=iOS16` (or 17, 18) names the oldest system. A node that cannot be expressed is
-refused by name before anything is written; nothing is guessed.
-
-## What is verified without a Mac
-
-The package is loaded again from disk and evaluated operator by operator, by what Apple documents (the definitions in
-coremltools), not by Apple's kernels: reports say `simulated`. Every declared shape and type is asserted; an fp16
-program is rounded to fp16 after each operator. `convert` compares with the ONNX this way, `validate` and the accuracy
-column of `run` use it, and `bench` and `serve` refuse it: a simulation has no latency. An operator that the
-interpreter lacks, or whose result Apple leaves open, is named, and the package counts as not executed. On a Mac all
-of them use Core ML itself.
-
-## What changes at the interface
-
-int64, int16, int8 and uint8 become int32, bool becomes float32, a scalar input a vector of one, and a name that Core
-ML cannot have (`input.ids`, `state`) one that it can. Each is a finding of the conversion. deploykit's own commands
-take the model's names for packages that it has made.
-
-## Published models
-
-In fp32, against onnxruntime without graph optimisation, random inputs; simulated. Written by
-`benchmarks/coreml_models.py`.
-
-| model | MIL operators | largest reference value | largest difference |
-|---|---|---|---|
-"""
-
-
 def coreml() -> str:
-    rows = json.loads((DOCS.parent / "benchmarks" / "coreml_models.json").read_text(encoding="utf-8"))
-    lines = [
-        f"| {name} | {row['operators']} | {row['max_reference']:g} | {row['max_difference']:g} |"
-        for name, row in rows.items()
-        if "refused" not in row
-    ]
-    lines += ["", "Refused:", ""]
-    lines += [f"- {name}: {'; '.join(row['refused'])}" for name, row in rows.items() if "refused" in row]
-    return COREML + "\n".join(lines) + "\n"
+    return coreml_page.page(DOCS / "parts" / "coreml.md", DOCS.parent / "benchmarks" / "coreml_models.json")
 
 
 def rewrites() -> str:
