@@ -45,6 +45,16 @@ def test_every_predecessor_comes_first(folder):
         seen.add(step.key)
 
 
+@pytest.mark.parametrize("fixed", ["2", "2..2", 2])
+def test_a_size_that_the_export_fixes_is_bounded_nowhere_else(folder, fixed):
+    shape = {"x": {"dtype": "float32", "shape": ["batch", "width"], "dims": {"batch": fixed, "width": "1..9"}}}
+    for step in make_plan(config(inputs=shape), folder):
+        dims = step.options.get("dims")
+        named = {text.partition("=")[0] for text in dims} if dims is not None else set()
+        assert ("batch" in named) == (step.stage == "export"), step.key
+        assert "width" in named or dims is None
+
+
 def test_half_precision_is_made_once_for_all_targets(folder):
     steps = make_plan(config(), folder)
     assert sum(step.stage == "quantize" and step.precision == "fp16" for step in steps) == 1

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit import io
 from deploykit.data.digests import digest_of, is_callable
+from deploykit.data.request import bounds_of
 from deploykit.isolation import run_isolated
 from deploykit.pipeline.config import Config, anchored, in_file, named_file
 from deploykit.precision import PRECISIONS
 from deploykit.target import parse_target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from deploykit.pipeline.sections import EvaluateSection, QuantizeSection
     from deploykit.target import Target
@@ -78,7 +79,10 @@ class _Planner:
         self.config = config
         self.folder = folder
         self.model = model_name(config.source)
-        self.dims = config.dim_specs()
+        # A size that is a number is one in the exported model already: later steps have no such dimension to bound.
+        self.all_dims = config.dim_specs()
+        bounds = bounds_of(self.all_dims)
+        self.dims = [text for text in self.all_dims if not _is_fixed(bounds[text.partition("=")[0]])]
         contract = config.contract()
         self.contract = contract.as_dict() if contract else None
         self.float_step = "export"
@@ -125,7 +129,7 @@ class _Planner:
         sample = anchored(config.export.sample, self.folder)
         options = {
             "inputs": config.input_specs(),
-            "dims": self.dims,
+            "dims": self.all_dims,
             "args": config.args or None,
             "opset": config.export.opset,
             "exporter": config.export.exporter,
@@ -358,6 +362,10 @@ class _Planner:
             identity={**options, "data": digest, "custom_ops": digests},
             distributions=(*_TOOLS["bench"], *(d for step in converted for d in step.distributions)),
         )
+
+
+def _is_fixed(bounds: Sequence[int | None]) -> bool:
+    return bounds[0] == bounds[1]
 
 
 def model_name(source: str) -> str:
