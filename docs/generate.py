@@ -20,6 +20,7 @@ import coreml_ops_page
 import coreml_page
 import locating_page
 import quantization_page
+import serving_page
 import tolerances_page
 from sources_page import page
 
@@ -73,6 +74,10 @@ def sources() -> str:
     return page(DOCS.parent / "benchmarks" / "sources.json")
 
 
+def serving() -> str:
+    return serving_page.page(DOCS / "parts" / "serving.md", DOCS.parent / "benchmarks" / "serving.json")
+
+
 def quantization() -> str:
     return quantization_page.page(DOCS / "parts" / "quantization.md", DOCS.parent / "benchmarks" / "quantization.json")
 
@@ -87,6 +92,7 @@ FILES = {
     "rewrites.md": rewrites,
     "sources.md": sources,
     "quantization.md": quantization,
+    "serving.md": serving,
 }
 
 
