@@ -39,37 +39,39 @@ MODELS = ROOT.parent / "shared" / "models"
 
 
 def published():
-    """{file: dims} of the published models, as the tests have them, those that are refused too."""
+    """{file: dims} of the published models, as the tests have them; and the names of those that give probabilities."""
     file = ROOT / "tests" / "converters" / "coreml" / "test_models.py"
     spec = importlib.util.spec_from_file_location("test_models", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.MODELS | {name: dims for name, (_, dims) in module.REFUSED.items()}
+    return module.MODELS | {name: dims for name, (_, dims) in module.REFUSED.items()}, module.PROBABILITIES
 
 
-def difference(made, expected):
-    """Largest difference as a share of the largest reference value; None where a shape or a NaN stands in between."""
+def difference(made, expected, least=0.0):
+    """Largest difference as a share of the largest reference value (at `least`); None where the shapes differ."""
     worst = 0.0
     for have, want in zip(made, expected, strict=True):
-        if have.shape != want.shape or np.isnan(have.astype(np.float64)).any():
+        if have.shape != want.shape:
             return None
+        if np.isnan(have.astype(np.float64)).any():
+            return float("inf")
         if want.size:
-            peak = float(np.abs(want.astype(np.float64)).max()) or 1.0
+            peak = max(float(np.abs(want.astype(np.float64)).max()), least) or 1.0
             worst = max(worst, float(np.abs(have.astype(np.float64) - want).max()) / peak)
     return worst
 
 
-def within(made, expected, precision):
+def within(made, expected, precision, least=0.0):
     """Whether every element keeps to the tolerance of the precision."""
     row = TOLERANCES[precision]
     for have, want in zip(made, expected, strict=True):
-        limit = row.rtol * np.abs(want) + row.atol_factor * np.abs(want).max(initial=0)
+        limit = row.rtol * np.abs(want) + row.atol_factor * np.abs(want).max(initial=least)
         if have.shape != want.shape or not (np.abs(have.astype(np.float64) - want) <= limit).all():
             return False
     return True
 
 
-def judged(path, dims, samples, calib, folder):
+def judged(path, dims, samples, calib, folder, least=0.0):
     """A row. samples: [(feeds, [outputs of a reference beside onnxruntime])]. calib: what fp16 is measured on."""
     row = {}
     reference = Reference(path)
@@ -92,8 +94,8 @@ def judged(path, dims, samples, calib, folder):
             values = runtime.predict(feeds)
             made = [values[name] for name in names]
             for against in (wanted, *([other] if other else [])):
-                found.append(difference(made, against))
-                passed = passed and within(made, against, precision)
+                found.append(difference(made, against, least))
+                passed = passed and within(made, against, precision, least)
         worst = None if None in found else float(f"{max(found):.1e}")
         row[precision] = {"difference": worst, "passed": passed}
         if precision == "fp32":
@@ -103,13 +105,13 @@ def judged(path, dims, samples, calib, folder):
     return row
 
 
-def published_row(name, dims, folder):
+def published_row(name, dims, folder, least):
     """A published model on random inputs."""
     path = MODELS / name
     inputs, _ = graph.interface(graph.load(path))
     request = data_request(None, "parity", samples=2, dims=dims)
     samples = [(sample.feeds, None) for sample in open_request(request, inputs, model=path)]
-    return judged(path, dims, samples, request, folder)
+    return judged(path, dims, samples, request, folder, least)
 
 
 def zoo_row(variant, folder, scratch):
@@ -144,9 +146,10 @@ def main(words, kept_in=None):
             subprocess.run([sys.executable, Path(__file__).with_name("zoo.py"), folder, *names], check=True)
         for variant in variants:
             write("zoo", zoo.stem(*variant), zoo_row(variant, folder, scratch))
-        for name, dims in published().items():
+        models, probabilities = published()
+        for name, dims in models.items():
             if asked(name) and MODELS.exists():
-                write("published", name, published_row(name, dims, scratch))
+                write("published", name, published_row(name, dims, scratch, float(name in probabilities)))
 
 
 def write(kind, name, row):

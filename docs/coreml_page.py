@@ -46,7 +46,7 @@ def _cell(found: dict | None) -> str:
     if found is None:
         return "not measured"
     if found["difference"] is None:
-        return "wrong shape or NaN"
+        return "other boxes"
     return f"{found['difference']:.0e}" + ("" if found["passed"] else ", **above the tolerance**")
 
 
