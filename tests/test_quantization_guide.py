@@ -80,7 +80,9 @@ def test_the_summary_names_the_peers_that_are_better_beyond_chance(tmp_path, mon
     data.write_text(json.dumps({"m": {"metric": "top1", "data": "d", "cells": cells, "paired": {"int8 auto": p}}}))
     text.write_text("<!-- table -->\n")
     lines = page(text, data).splitlines()
-    assert lines[2] == ("| m | top1 | 99 | 90 (refused, 100%) |  |  | 98 (100%) | 98.5 (50%) | onnxruntime minmax U8S8 |")
+    assert lines[2] == (
+        "| m | top1 | 99 | 90 (refused, 100%) |  |  | 98 (100%) | 98.5 (50%) | onnxruntime minmax U8S8 |"
+    )
     assert "| NNCF accuracy control | failed: TypeError: no | | | | | |" in lines
     cells["int8 auto"] = cell(99.0, 40.0)  # nothing is lost
     data.write_text(json.dumps({"m": {"metric": "top1", "data": "d", "cells": cells, "paired": {"int8 auto": p}}}))
