@@ -84,13 +84,6 @@ FAULTS = [
         {"w": RNG.standard_normal((4, 3))},
     ),
     Fault(
-        "rank 6",
-        "coreml",
-        """g (float[1,8,8,3] x) => (float[4,16,3] y)
-            { [part] a = Reshape (x, s) [turn] b = Transpose <perm=[0,1,3,2,4,5]> (a) [join] y = Reshape (b, t) }""",
-        {"s": np.array([1, 2, 4, 2, 4, 3]), "t": np.array([4, 16, 3])},
-    ),
-    Fault(
         "an opset newer than the kernels",
         "onnxruntime",
         "g (float[1,3,8,8] x) => (float[1,3,1,1] y) { [pool] y = GlobalLpPool <p=2> (x) }",
@@ -104,7 +97,7 @@ FAULTS = [
     ),
     Fault(
         "branches of unequal rank",
-        "coreml",
+        "onnxruntime-web@webgl",
         """g (float[2,3] x) => (float[r] y) <bool c = {1}> { [cond] h = If (c) <
             then_branch = t () => (float[6] a) { s = Constant <value_ints=[6]> () a = Reshape (x, s) },
             else_branch = e () => (float[2,3] b) { b = Identity (x) }> [act] y = Relu (h) }""",
