@@ -88,3 +88,24 @@ def test_a_call_that_fails_for_two_keeps_requests_apart(opened):
     runtime.predict = refuse
     policy, why = policy_for(runtime, feeds(), BatchPolicy(8))
     assert (policy.max_rows, why) == (1, "two requests in one call fail: one row only")
+
+
+EMBEDDED = """<ir_version: 8, opset_import: ["": 17]>
+g (int64[N, 3] tokens) => (float[N, 3, 1] y)
+<float[6, 1] table = {0.01, 0.02, 0.5, 1.0, 10.0, 100.0}> {
+    e = Gather(table, tokens)
+    q, s, z = DynamicQuantizeLinear(e)
+    y = DequantizeLinear(q, s, z)
+}"""
+
+
+def test_scales_over_token_ids_are_found_although_their_order_does_not_change_them(opened):
+    runtime = opened("embedded", EMBEDDED)
+    given = {"tokens": np.asarray([[5, 3, 0]])}
+    assert "depends on the rows beside it" in (policy_for(runtime, given, BatchPolicy(8))[1] or "")
+    # Ids of which smaller ones are the same: other requests tell.
+    low, high = {"tokens": np.zeros((1, 3), np.int64)}, {"tokens": np.full((1, 3), 5)}
+    assert "depends on the rows beside it" in (policy_for(runtime, low, BatchPolicy(8), [high])[1] or "")
+    # One that the model refuses by itself says nothing about two.
+    wrong = {"tokens": np.full((1, 3), 99)}
+    assert policy_for(opened("members again", MEMBERS), feeds(np.int64), BatchPolicy(4), [{}, wrong])[1] is None

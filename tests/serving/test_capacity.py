@@ -3,11 +3,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from deploykit.serving.capacity import Capacity, plan, usable_cpus
+from deploykit.serving.capacity import Capacity, Permits, plan, usable_cpus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,3 +68,27 @@ def test_lanes_and_threads_never_exceed_the_cpus(cpus: int, seconds: float | Non
 def test_small_models_run_side_by_side_and_large_ones_use_all_cpus() -> None:
     assert plan(8, 0.001, concurrent=True) == Capacity(lanes=8, threads=1)
     assert plan(8, 0.1, concurrent=True) == Capacity(lanes=1, threads=8)
+
+
+def test_who_wants_all_cpus_is_not_passed_forever_by_those_who_want_one() -> None:
+    permits = Permits(2)
+    served = threading.Event()
+    until = time.monotonic() + 20
+
+    def small(first_pause: float) -> None:
+        time.sleep(first_pause)
+        while not served.is_set() and time.monotonic() < until:
+            with permits.held(1):
+                time.sleep(0.004)
+
+    # Two that overlap, so that both CPUs are never free at once by themselves.
+    threads = [threading.Thread(target=small, args=(pause,)) for pause in (0, 0.002)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    with permits.held(8):  # more than there are: all
+        served.set()
+        in_time = time.monotonic() < until
+    for thread in threads:
+        thread.join()
+    assert in_time

@@ -228,3 +228,64 @@ def test_a_real_server_exchanges_versions_without_losing_a_request(tmp_path: Pat
     client.load_model("b")
     assert server.call("POST", "/v2/models/b/infer", {"inputs": [tensor]}).json["outputs"][0]["data"] == [50, 50]
     assert server.stop() == 0
+
+
+def test_a_configuration_that_cannot_be_read_concerns_its_own_model(tmp_path: Path) -> None:
+    put(tmp_path, "a", 1, 2)
+    put(tmp_path, "b", 1, 5)
+
+    async def scenario(plane: DataPlane, catalog: Catalog) -> None:
+        (tmp_path / "a" / "config.pbtxt").write_text("nonsense {{{")
+        put(tmp_path, "b", 2, 6)
+        await settle(catalog)
+        assert (await ask(plane, "a"), await ask(plane, "b")) == (2, 6)
+        await catalog.load("b")
+        with pytest.raises(LoadError, match="no model configuration"):
+            await catalog.load("a")
+        assert [row.version for row in await catalog.index(ready=True) if row.name == "a"] == ["1"]
+        tmp_path.rename(tmp_path.with_name("away"))
+        for call in (catalog.load("b"), catalog.index(ready=False)):
+            with pytest.raises(LoadError, match="repository cannot be read"):
+                await call
+        assert await ask(plane, "b") == 6
+
+    run(tmp_path, scenario)
+
+
+def test_whatever_a_load_or_a_look_raises_the_watch_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "a", 1, 2)
+
+    async def scenario(plane: DataPlane, catalog: Catalog) -> None:
+        load, entries, bad = Model.load, catalog._entries, [True]
+        monkeypatch.setattr(Model, "load", lambda self: load(self) if not bad.pop() else 1 / 0)
+        bad[:] = [False, True]
+        monkeypatch.setattr(catalog, "_entries", lambda *_: monkeypatch.setattr(catalog, "_entries", entries) or 1 / 0)
+        watching = asyncio.create_task(catalog.watch(0.02))
+        put(tmp_path, "a", 2, 3)  # its load fails with what is no error of ours
+        async with asyncio.timeout(20):
+            while ("a", "2") not in catalog._problems:
+                await asyncio.sleep(0.01)
+            assert "ZeroDivisionError" in catalog._problems["a", "2"][1]
+            assert await ask(plane, "a") == 2
+            put(tmp_path, "a", 3, 4)
+            while plane.versions("a") != ["3"]:
+                await asyncio.sleep(0.01)
+        watching.cancel()
+
+    run(tmp_path, scenario)
+
+
+def test_a_stop_does_not_wait_for_a_version_that_loads(
+    tmp_path: Path, start: Callable[..., Any], loop_text: str
+) -> None:
+    put(tmp_path, "a", 1, 2)
+    server = start(tmp_path, "--reload", 0.1, "--no-grpc")
+    endless = loop_text.replace("(int64 trips, float[n] x)", "(float[n] x)").replace(
+        "{1}>", "{1}, int64 trips = {9000000000}>"
+    )
+    (tmp_path / "a" / "2").mkdir()
+    onnx.save(onnx.parser.parse_model(endless), tmp_path / "a" / "2" / "model.onnx")
+    time.sleep(1.0)
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 1]}
+    assert server.call("POST", "/v2/models/a/infer", {"inputs": [tensor]}).json["model_version"] == "1"
+    assert server.stop() == 0

@@ -132,3 +132,12 @@ def test_without_a_gpu_nothing_of_it_is_exported(monkeypatch: pytest.MonkeyPatch
         registry = CollectorRegistry()
         gpu.collector(registry)()
         assert generate_latest(registry) == b""
+
+
+def test_enormous_values_leave_figures_that_are_numbers(recwarn: pytest.WarningsRecorder) -> None:
+    watch = Watch({"x": Profile(0, 1, -3, 3)})
+    for value in (1e308, -1e308, 1.0):
+        watch.see({"x": np.full(3, value)})
+    figures = watch.figures()["x"]
+    assert np.isfinite([figures.mean, figures.std, figures.shift, figures.outside]).all()
+    assert not recwarn.list

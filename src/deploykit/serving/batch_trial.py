@@ -12,6 +12,7 @@ from deploykit.serving.batching import BatchPolicy, joined
 from deploykit.serving.model_config import batch_symbol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from deploykit.runtime import Feeds, Runtime
@@ -23,6 +24,8 @@ AUTO_ROWS = 32
 _TRIED_ROWS = 8
 # Of the time that the rows take one by one; above, waiting for the whole call costs more than the call saves.
 _WORTH = 0.8
+# Requests that are tried beside the first one at least, and the seconds after which it is no more.
+_LEAST_TRIED, _TRIAL_SECONDS = 2, 2.0
 # A row computed beside others may be summed in another order; what depends on them differs by more.
 _RELATIVE, _OF_LARGEST = 1e-3, 1e-4
 
@@ -46,7 +49,9 @@ def why_not_together(runtime: Runtime, first: Feeds, second: Feeds) -> str | Non
         expected = [part[name] for part in apart]
         if any(not part.ndim for part in expected) or array.shape[0] != sum(part.shape[0] for part in expected):
             return f"output {name!r} has shape {list(array.shape)} for the rows of two requests"
-        if not _equal(array, np.concatenate(expected)):
+        # Each by its own size: beside large values a small row that is lost would look like rounding.
+        rows = expected[0].shape[0]
+        if not all(map(_equal, (array[:rows], array[rows:]), expected)):
             return f"output {name!r} of a row depends on the rows beside it"
     return None
 
@@ -60,23 +65,20 @@ def _equal(made: Array, expected: Array) -> bool:
     return bool(np.allclose(made, expected, rtol=_RELATIVE, atol=_OF_LARGEST * largest, equal_nan=True))
 
 
-def policy_for(runtime: Runtime, feeds: Feeds, asked: BatchPolicy | None) -> tuple[BatchPolicy, str | None]:
+def policy_for(
+    runtime: Runtime, feeds: Feeds, asked: BatchPolicy | None, others: Sequence[Feeds] = ()
+) -> tuple[BatchPolicy, str | None]:
     """The policy for a model, and why it is not what was asked for or what would be usual.
 
     feeds: of one request. asked: None chooses: batches where a call of several rows takes clearly less than its rows
-    one by one.
+    one by one. others: more requests of the same shapes to try beside it.
     """
     if asked is not None and asked.max_rows <= 1:
         return asked, None
     if not batched_inputs(runtime):
         why = "its inputs and outputs do not all begin with the same symbolic dimension"
         return BatchPolicy(), why
-    # Other values: equal rows would hide that they are mixed up.
-    second = {name: _moved(array) for name, array in feeds.items()}
-    try:
-        problem = why_not_together(runtime, feeds, second)
-    except Exception as refused:  # vendors' own classes
-        problem = f"two requests in one call fail: {refused}"
+    problem = _tried(runtime, feeds, others)
     if problem is not None:
         return BatchPolicy(), problem
     if asked is not None:
@@ -87,6 +89,35 @@ def policy_for(runtime: Runtime, feeds: Feeds, asked: BatchPolicy | None) -> tup
     return BatchPolicy(max_rows=AUTO_ROWS), None
 
 
+def _tried(runtime: Runtime, feeds: Feeds, others: Sequence[Feeds]) -> str | None:
+    """Why a request must not share a call with one of several others, of other values: equal rows would hide mix-ups.
+
+    Token ids and pixels in another order have the same range, so that only other ids and pixels show a scale that is
+    measured over all rows.
+    """
+    seconds: list[Feeds] = [{name: _moved(array) for name, array in feeds.items()}]
+    if any(array.dtype.kind in "iu" for array in feeds.values()):
+        seconds.append({name: _smaller(array) for name, array in feeds.items()})
+    seconds += others
+    started, tried = time.perf_counter(), 0
+    for second in seconds:
+        if tried >= _LEAST_TRIED and time.perf_counter() - started > _TRIAL_SECONDS:
+            break
+        try:
+            runtime.predict(second)
+        except Exception as refused:  # vendors' own classes; made values need not be valid for every model
+            problem: str | None = f"two requests in one call fail: {refused}"
+            continue
+        tried += 1
+        try:
+            problem = why_not_together(runtime, feeds, second)
+        except Exception as refused:  # vendors' own classes
+            problem = f"two requests in one call fail: {refused}"
+        if problem is not None:
+            return problem
+    return None if tried else problem
+
+
 def _moved(array: Array) -> Array:
     """Other values of the same kind: the rows' elements in reverse order, and floats three times as large.
 
@@ -94,6 +125,11 @@ def _moved(array: Array) -> Array:
     """
     turned = array.reshape(array.shape[0], -1)[:, ::-1].reshape(array.shape)
     return np.ascontiguousarray(turned * turned.dtype.type(3) if turned.dtype.kind == "f" else turned)
+
+
+def _smaller(array: Array) -> Array:
+    """Whole numbers nearer to zero, which a vocabulary that has the given ones has, too; the rest as it is."""
+    return array // array.dtype.type(3) if array.dtype.kind in "iu" else array
 
 
 def _share(runtime: Runtime, feeds: Feeds) -> float:

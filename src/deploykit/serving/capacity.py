@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import math
@@ -34,14 +35,21 @@ class Permits:
         self._free = cpus
         self._all = cpus
         self._changed = threading.Condition()
+        self._line: collections.deque[object] = collections.deque()
 
     @contextlib.contextmanager
     def held(self, threads: int) -> Iterator[None]:
-        """So many CPUs, at most all, while the block runs; waits for them."""
-        wanted = min(threads, self._all)
+        """So many CPUs, at most all, while the block runs; waits for them.
+
+        Who came first is first: a model that wants all CPUs would wait forever beside busy ones that want one each.
+        """
+        wanted, mine = min(threads, self._all), object()
         with self._changed:
-            self._changed.wait_for(lambda: self._free >= wanted)
+            self._line.append(mine)
+            self._changed.wait_for(lambda: self._line[0] is mine and self._free >= wanted)
+            self._line.popleft()
             self._free -= wanted
+            self._changed.notify_all()
         try:
             yield
         finally:

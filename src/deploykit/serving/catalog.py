@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.errors import DeploykitError
 from deploykit.serving.errors import ForbiddenError, LoadError, UnknownModelError
+from deploykit.serving.lanes import apart
 from deploykit.serving.logs import LOGGER
 from deploykit.serving.repository import Entry, entries_of
 
@@ -59,6 +60,7 @@ class Catalog:
         self._unloaded: set[str] = set()
         self._one_at_a_time = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
+        self._told: dict[str, str] = {}
         self._log = logging.getLogger(LOGGER)
 
     def adopt(self, entry: Entry) -> None:
@@ -72,7 +74,9 @@ class Catalog:
             try:
                 await self.refresh()
             except DeploykitError as problem:  # the folder is gone, or unreadable: what is loaded stays
-                self._log.error("repository", extra={"fields": {"problem": problem.message}})
+                self._tell({"": problem.message})
+            except Exception:  # whatever it was, the next look may go well, and a watch that ended would not be seen
+                self._log.exception("repository", extra={"fields": {}})
 
     async def refresh(self) -> None:
         """Loads what is new or has changed, once it has stopped changing, and unloads what is gone.
@@ -81,14 +85,16 @@ class Catalog:
         Raises InvalidFileError when the folder cannot be read.
         """
         async with self._one_at_a_time:
-            found = {(e.name, e.version): e for e in await asyncio.to_thread(self._entries)}
+            broken: dict[str, str] = {}
+            found = {(e.name, e.version): e for e in await asyncio.to_thread(self._entries, broken)}
+            self._tell(broken)
             for key, entry in found.items():
                 if key[0] in self._unloaded or self._loaded.get(key) == entry:
                     continue
                 settled, self._seen[key] = self._seen.get(key) == entry, entry
                 if settled and self._problems.get(key, (None, ""))[0] != entry:
                     await self._load(key, entry)
-            for key in [key for key in self._loaded if key not in found]:
+            for key in [key for key in self._loaded if key not in found and key[0] not in broken]:
                 replaced = any(other in self._loaded for other in found if other[0] == key[0])
                 if replaced or not any(other[0] == key[0] for other in found):
                     self._unload(key)
@@ -101,7 +107,10 @@ class Catalog:
         """
         self._require_control()
         async with self._one_at_a_time:
-            chosen = [entry for entry in await asyncio.to_thread(self._entries) if entry.name == name]
+            broken: dict[str, str] = {}
+            chosen = [entry for entry in await self._read(broken) if entry.name == name]
+            if name in broken:
+                raise LoadError(f"model {name!r} cannot be loaded: {broken[name]}")
             if not chosen:
                 raise UnknownModelError(f"the repository has no model {name[:80]!r}")
             self._unloaded.discard(name)
@@ -133,7 +142,7 @@ class Catalog:
         Raises ForbiddenError without `control`.
         """
         self._require_control()
-        found = {(e.name, e.version): e for e in await asyncio.to_thread(self._entries, every=True)}
+        found = {(e.name, e.version): e for e in await self._read({}, every=True)}
         rows = []
         for key in sorted({*found, *self._loaded}):
             model = self._plane.find(*key)
@@ -144,9 +153,28 @@ class Catalog:
                 rows.append(Listed(*key, "LOADING" if model is not None else "UNAVAILABLE", "" if model else reason))
         return rows
 
-    def _entries(self, *, every: bool = False) -> list[Entry]:
-        found = entries_of(self._folder, every=every)
-        return found if self._name is None else [dataclasses.replace(entry, name=self._name) for entry in found]
+    async def _read(self, broken: dict[str, str], *, every: bool = False) -> list[Entry]:
+        """`_entries` for a client, who gets a LoadError when the folder cannot be read."""
+        try:
+            return await asyncio.to_thread(self._entries, broken, every=every)
+        except DeploykitError as problem:
+            raise LoadError(f"the repository cannot be read: {problem.message}") from problem
+
+    def _entries(self, broken: dict[str, str], *, every: bool = False) -> list[Entry]:
+        found = entries_of(self._folder, every=every, broken=broken)
+        if self._name is None:
+            return found
+        for folder in list(broken):
+            broken[self._name] = broken.pop(folder)
+        return [dataclasses.replace(entry, name=self._name) for entry in found]
+
+    def _tell(self, problems: dict[str, str]) -> None:
+        """Logs what is wrong with models, or with the folder (""), once and not with every look."""
+        for name, problem in problems.items():
+            if self._told.get(name) != problem:
+                fields = {"problem": problem, **({"model": name} if name else {})}
+                self._log.error("repository", extra={"fields": fields})
+        self._told = problems
 
     def _require_control(self) -> None:
         if not self.control:
@@ -159,10 +187,14 @@ class Catalog:
         model = self._make(entry)
         fields = {"model": entry.name, "version": entry.version}
         try:
-            await asyncio.to_thread(model.load)
-        except DeploykitError as problem:
-            self._problems[key] = (entry, problem.message)
-            self._log.error("not loaded", extra={"fields": {**fields, "why": problem.message}})
+            await apart(model.load, name="load")
+        except asyncio.CancelledError:  # the server stops, or the client that asked has left
+            model.close()
+            raise
+        except Exception as problem:  # vendors' own classes, too: the older version goes on whatever it is
+            why = problem.message if isinstance(problem, DeploykitError) else f"{type(problem).__name__}: {problem}"
+            self._problems[key] = (entry, why)
+            self._log.error("not loaded", extra={"fields": {**fields, "why": why}})
             return
         self._problems.pop(key, None)
         before = self._plane.find(*key)

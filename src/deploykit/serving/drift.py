@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Elements of one request's tensor that are looked at, evenly spread: enough for a mean, and too few to cost anything.
 _LOOKED_AT = 4096
+_FARTHEST = 1e100
 # Weight of a request in the running figures: after some hundred requests the old ones are forgotten.
 _WEIGHT = 0.01
 
@@ -107,8 +108,10 @@ class Watch:
             if values is None:
                 continue
             outside = np.count_nonzero((values < profile.low) | (values > profile.high)) / values.size
+            # Squares and sums of what double precision just holds would be infinite, and the figures NaN ever after.
+            near = np.clip(values, -_FARTHEST, _FARTHEST)
             running = self._running.setdefault(name, _Running())
-            running.add(float(values.mean()), float(np.square(values).mean()), float(outside))
+            running.add(float(near.mean()), float(np.square(near).mean()), float(outside))
 
     def figures(self) -> dict[str, Drift]:
         """What there is to say, by input name; nothing before the first request."""

@@ -6,6 +6,7 @@ Plain ASGI, because the framework's own middleware costs more than a small infer
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from deploykit.serving.access import OPEN_PATHS
@@ -62,7 +63,8 @@ class Edge:
                 exchange.reason = "token"
                 await send_answer(_NO_TOKEN, receive, sending)
             elif self._inference.serves(scope["path"]):
-                answer = await self._inference.answer(scope, receive, exchange)
+                with scope[WHOLE].cancelled_when_left() if WHOLE in scope else contextlib.nullcontext():
+                    answer = await self._inference.answer(scope, receive, exchange)
                 if WHOLE in scope and scope["method"] != "HEAD" and not answer.lingering:
                     exchange.status = answer.status
                     await scope[WHOLE](answer.status, [*answer.headers, *self._headers(exchange)], answer.body)
@@ -70,11 +72,14 @@ class Edge:
                     await send_answer(answer, receive, sending)
             else:
                 await self._app(scope, receive, sending)
-        except asyncio.CancelledError:  # the server stops and has waited long enough
-            self._plane.cut_off += 1
-            exchange.reason = "stopped"
-            if not exchange.status:
-                await send_answer(_STOPPED, receive, sending)
+        except asyncio.CancelledError:  # the client left, or the server stops and has waited long enough
+            if WHOLE in scope and scope[WHOLE].left:
+                exchange.reason = "left"
+            else:
+                self._plane.cut_off += 1
+                exchange.reason = "stopped"
+                if not exchange.status:
+                    await send_answer(_STOPPED, receive, sending)
         except Exception:  # a bug of ours
             text = self._recorder.failed(exchange)
             if not exchange.status:  # the routes' own have answered already

@@ -19,6 +19,35 @@ THREAD_PREFIX = "deploykit-serve-"
 _JOIN_SECONDS = 0.5
 
 
+async def apart(work: Callable[[], T], *, name: str) -> T:
+    """Runs `work` on a daemon thread of its own and gives its result, or raises what it raised.
+
+    For what may take long: asyncio's own threads are waited for when the loop ends, however long they take.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, problem: BaseException | None) -> None:
+        if future.done():  # nobody waits any more
+            return
+        if problem is not None:
+            future.set_exception(problem)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, problem = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # raised again where it is awaited
+            problem = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, result, problem)
+
+    threading.Thread(target=run, name=f"{THREAD_PREFIX}{name}", daemon=True).start()
+    return await future
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Job:
     work: Callable[[], Any]

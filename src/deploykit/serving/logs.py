@@ -48,13 +48,17 @@ class _Bounded(logging.handlers.QueueHandler):
 
 @contextlib.contextmanager
 def json_logs(level: int, stream: TextIO | None = None) -> Iterator[logging.Logger]:
-    """The server's logger, and uvicorn's warnings, as JSON lines on the stream (stderr) while the block runs."""
+    """The server's logger, and warnings of Python and its libraries, as JSON lines on the stream while the block runs.
+
+    stream: stderr when None.
+    """
     backlog: queue.Queue[logging.LogRecord] = queue.Queue(_BACKLOG)
     writer = logging.StreamHandler(stream or sys.stderr)
     writer.setFormatter(JsonFormatter())
     listener = logging.handlers.QueueListener(backlog, writer)
     handler = _Bounded(backlog)
-    loggers = {LOGGER: level, "uvicorn": max(level, logging.WARNING)}
+    quiet = max(level, logging.WARNING)
+    loggers = {LOGGER: level, **dict.fromkeys(("uvicorn", "asyncio", "grpc", "py.warnings"), quiet)}
     before = {name: (logging.getLogger(name).level, logging.getLogger(name).propagate) for name in loggers}
     for name, wanted in loggers.items():
         logger = logging.getLogger(name)
@@ -62,9 +66,11 @@ def json_logs(level: int, stream: TextIO | None = None) -> Iterator[logging.Logg
         logger.setLevel(wanted)
         logger.propagate = False
     listener.start()
+    logging.captureWarnings(True)
     try:
         yield logging.getLogger(LOGGER)
     finally:
+        logging.captureWarnings(False)
         listener.stop()
         for name, (old_level, propagate) in before.items():
             logger = logging.getLogger(name)

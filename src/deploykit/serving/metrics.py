@@ -103,9 +103,15 @@ class Metrics:
 
     def page(self) -> bytes:
         """The metrics in Prometheus' text format."""
+        # Versions of a model are counted together, and models that are gone are shown no more.
+        for gauge in (self._ready, self._waiting, *self._drift.values()):
+            gauge.clear()
         for model in self._plane.models:
-            self._ready.labels(model.name).set(self._plane.is_ready(model))
-            self._waiting.labels(model.name).set(model.waiting)
+            if self._plane.is_ready(model):
+                self._ready.labels(model.name).set(1)
+            else:
+                self._ready.labels(model.name)
+            self._waiting.labels(model.name).inc(model.waiting)
             for name, drift in model.watch.figures().items() if model.watch is not None else ():
                 for figure, gauge in self._drift.items():
                     gauge.labels(model.name, name).set(getattr(drift, figure))

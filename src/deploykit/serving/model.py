@@ -118,7 +118,7 @@ class Model:
             _check_datatypes(runtime, self.path)
             if self._config is not None:
                 check_tensors(self._config, runtime.inputs, runtime.outputs)
-            feeds = self._random_feeds(runtime)
+            feeds = self._random_feeds(runtime, 0)
             seconds = self._warm_up(runtime, feeds)
             chosen = capacity.plan(self._cpus, seconds, concurrent=runtime.concurrent, instances=self._instances)
             if chosen.threads != self._cpus:
@@ -149,12 +149,13 @@ class Model:
         if self._known_good is None:
             self.alone_because = "it could not be tried when it was loaded"
             return
-        self.policy, self.alone_because = policy_for(runtime, self._known_good, self._batching)
+        others = [self._random_feeds(runtime, seed) or {} for seed in (1, 2)]
+        self.policy, self.alone_because = policy_for(runtime, self._known_good, self._batching, others)
 
-    def _random_feeds(self, runtime: Runtime) -> Feeds | None:
+    def _random_feeds(self, runtime: Runtime, seed: int) -> Feeds | None:
         onnx = self.path if self.path.suffix == ".onnx" else None
         try:
-            return next(iter(open_data("random:0", runtime.inputs, purpose="bench", samples=1, model=onnx))).feeds
+            return next(iter(open_data(f"random:{seed}", runtime.inputs, purpose="bench", samples=1, model=onnx))).feeds
         except DeploykitError as problem:  # an input of no declared rank: the first request warms up
             self.warm_up_problem = problem.message
             return None
@@ -198,7 +199,7 @@ class Model:
     def _check_rows(self, feeds: Feeds) -> None:
         most = self._config.max_batch_size if self._config is not None else 0
         for name, array in feeds.items() if most else ():
-            if array.shape[0] > most:
+            if array.ndim and array.shape[0] > most:
                 raise UnfitInputError(f"input {name!r} has {array.shape[0]} rows, and max_batch_size is {most}")
 
     @contextlib.contextmanager

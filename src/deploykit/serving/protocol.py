@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -18,8 +20,7 @@ HEAD_SECONDS = 20.0
 _CLOSING = (
     b'HTTP/1.1 %s\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n{"error": "%s"}'
 )
-
-
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 # Where a request's scope has what writes its response at once.
 WHOLE = "deploykit.whole"
 
@@ -27,11 +28,26 @@ WHOLE = "deploykit.whole"
 class Whole:
     """Writes a response that is complete: head and body in one call of the system, where ASGI makes two."""
 
-    __slots__ = ("_cycle",)
+    __slots__ = ("_connection", "_cycle")
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: RequestResponseCycle, connection: Connection) -> None:
         """cycle: uvicorn's, of the request."""
         self._cycle = cycle
+        self._connection = connection
+
+    @property
+    def left(self) -> bool:
+        """Whether the client is gone."""
+        return self._cycle.disconnected
+
+    @contextlib.contextmanager
+    def cancelled_when_left(self) -> Iterator[None]:
+        """The running task is cancelled when the client leaves meanwhile; to end its side alone is to leave, too."""
+        self._connection.waiting = (asyncio.current_task(), self._cycle)
+        try:
+            yield
+        finally:
+            self._connection.waiting = None
 
     async def __call__(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Names and values are ours and are not checked; content-length is added. Nothing for a client that left."""
@@ -58,6 +74,18 @@ class Whole:
         cycle.on_response()
 
 
+def _without_upgrade(data: bytes) -> bytes:
+    """Bytes of a head that offer no other protocol.
+
+    None is taken, and a server that takes none goes on as if nothing was offered; the parser would stop before the
+    body. Java's and curl's clients offer HTTP/2 with every request.
+    """
+    if _UPGRADE.search(data) is None:
+        return data
+    head, blank, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nX-Upgrade:", head) + blank + rest
+
+
 class Connection(HttpToolsProtocol):
     """One connection. A head that is too large, too slow or no HTTP is answered and the connection closed."""
 
@@ -67,6 +95,9 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
+        self._head_parsed = 0
+        # The task that answers the current request, while its client's leaving is to cancel it.
+        self.waiting: tuple[asyncio.Task[Any] | None, RequestResponseCycle] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client that says nothing is cut off, too."""
@@ -77,29 +108,49 @@ class Connection(HttpToolsProtocol):
         """Nothing is awaited any more."""
         self._head_arrived()
         super().connection_lost(exc)
+        if self.waiting is not None:
+            task, cycle = self.waiting
+            cycle.disconnected = True  # uvicorn's own mark is for the last request of a pipeline
+            if task is not None:
+                task.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Counts the bytes of a head before they are parsed."""
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES + len(data):
-                self._refuse(b"431 Request Header Fields Too Large", b"request line and headers are too long")
+                self._refuse_head()
                 return
+            data = _without_upgrade(data)
         super().data_received(data)
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         super().on_message_begin()
+        self._head_parsed = 0
         if self._head_timer is None:
             self._expect_head()
 
+    def on_url(self, url: bytes) -> None:
+        """Counts, as bytes alone do not tell where a head ends."""
+        self._head_parsed += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Counts."""
+        self._head_parsed += len(name) + len(value)
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """The head is complete; the body has limits of its own."""
+        if self._head_parsed > HEAD_BYTES:
+            self._refuse_head()
+            raise ValueError("the head is too long")  # ends the parser, and is answered already
         self._head_arrived()
         self._in_head = False
         super().on_headers_complete()
         scope: dict[str, Any] = self.cycle.scope  # type: ignore[assignment]
-        scope[WHOLE] = Whole(self.cycle)
+        scope[WHOLE] = Whole(self.cycle, self)
 
     def on_message_complete(self) -> None:
         """What comes next is the head of another request."""
@@ -124,6 +175,9 @@ class Connection(HttpToolsProtocol):
             self._refuse(b"408 Request Timeout", b"the request's head took too long")
         elif not self.transport.is_closing():
             self.transport.close()
+
+    def _refuse_head(self) -> None:
+        self._refuse(b"431 Request Header Fields Too Large", b"request line and headers are too long")
 
     def _refuse(self, status: bytes, why: bytes) -> None:
         if self.transport.is_closing():

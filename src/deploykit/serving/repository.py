@@ -57,10 +57,12 @@ def is_model_folder(folder: Path) -> bool:
     return bool(versions_of(folder))
 
 
-def entries_of(folder: Path, *, every: bool = False) -> list[Entry]:
+def entries_of(folder: Path, *, every: bool = False, broken: dict[str, str] | None = None) -> list[Entry]:
     """What is to be served of a repository, or of one model's own folder; `every` version instead with `every`.
 
-    Raises InvalidFileError (DK706) for a folder that is neither, DK726 for a configuration that cannot be read.
+    broken: gets by name why a model cannot be read, and the others are returned.
+    Raises InvalidFileError (DK706) for a folder that is neither, and without `broken` DK726 for a configuration that
+    cannot be read.
     """
     models = [folder] if is_model_folder(folder) else [entry for entry in _folders(folder) if versions_of(entry)]
     if not models:
@@ -70,7 +72,15 @@ def entries_of(folder: Path, *, every: bool = False) -> list[Entry]:
             file=folder,
             hint="deploykit package MODEL --as repository -o DIR makes one; an artifact file can be served as it is",
         )
-    return [entry for model in models for entry in _entries(model, every=every)]
+    found: list[Entry] = []
+    for model in models:
+        try:
+            found += _entries(model, every=every)
+        except InvalidFileError as problem:
+            if broken is None:
+                raise
+            broken[model.resolve().name] = problem.message
+    return found
 
 
 def _entries(folder: Path, *, every: bool) -> list[Entry]:

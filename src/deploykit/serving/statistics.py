@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from deploykit.serving.batching import Computed
 
 
+# Batch sizes that are told apart: clients choose them, and must not grow this without end.
+_SIZES = 256
+
+
 @dataclasses.dataclass(slots=True)
 class Total:
     """How often, and for how long altogether."""
@@ -49,7 +53,9 @@ class Statistics:
         self.compute.add(computed.compute_seconds)
         if computed.first:
             self.calls += 1
-            self._batches.setdefault(max(rows, computed.batch_rows), Total()).add(computed.compute_seconds)
+            size = max(rows, computed.batch_rows)
+            if size in self._batches or len(self._batches) < _SIZES:
+                self._batches.setdefault(size, Total()).add(computed.compute_seconds)
 
     def failed(self, seconds: float) -> None:
         """A request that got no answer."""
