@@ -133,3 +133,13 @@ def test_a_scalar_has_no_rows_to_count(start: Callable[..., Any], model_file: An
         1
     ]
     assert server.stop() == 0
+
+
+def test_bytes_that_are_no_grpc_message_are_the_callers_fault(gather: Any) -> None:
+    grpc = pytest.importorskip("grpc")
+    with grpc.insecure_channel(f"127.0.0.1:{gather.ready_line['grpc']}") as channel:
+        for method in ("ModelInfer", "RepositoryIndex"):
+            with pytest.raises(grpc.RpcError) as refused:
+                channel.unary_unary(f"/inference.GRPCInferenceService/{method}")(b"\xff\xff nonsense", timeout=30)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert not [line for line in gather.log() if "traceback" in line]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf import json_format
+from google.protobuf.message import DecodeError
 
 from deploykit.errors import UsageError
 from deploykit.serving import errors, grpc_tensors, v2
@@ -79,23 +80,26 @@ class Service:
         for name, (endpoint, answer) in self.calls().items():
             taken = getattr(self._messages, described[name].input_type.name)
             methods[name] = grpc.unary_unary_rpc_method_handler(
-                self._recorded(name, endpoint, answer),
-                request_deserializer=taken.FromString,
+                self._recorded(name, endpoint, answer, taken.FromString),
                 response_serializer=lambda message: message.SerializeToString(),
             )
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def _recorded(
-        self, name: str, endpoint: str, answer: Callable[[Any, Exchange, Any], Awaitable[Any]]
+        self,
+        name: str,
+        endpoint: str,
+        answer: Callable[[Any, Exchange, Any], Awaitable[Any]],
+        read: Callable[[bytes], Any],
     ) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def handle(message: Any, context: Any) -> Any:
+        async def handle(raw: bytes, context: Any) -> Any:
             exchange = Exchange(_id_of(context), "gRPC", f"/{SERVICE}/{name}", endpoint=endpoint)
             self._recorder.began()
             code, problem = grpc.StatusCode.OK, ""
             try:
                 if name not in _OPEN and not self._access.allows(_given(context, "authorization")):
                     raise errors.UnauthorizedError("this server wants a token: authorization: Bearer TOKEN")
-                return await answer(message, exchange, context)
+                return await answer(_parsed(raw, read), exchange, context)
             except errors.RequestError as refused:
                 exchange.reason, problem = refused.code, sentence(refused)
                 exchange.message = problem
@@ -172,6 +176,14 @@ class Service:
         if not model.loaded:
             raise model.not_ready()
         return model
+
+
+def _parsed(raw: bytes, read: Callable[[bytes], Any]) -> Any:
+    """A call's message; grpc itself would answer one that is none by UNKNOWN and a traceback in the log."""
+    try:
+        return read(raw)
+    except DecodeError as problem:
+        raise errors.UnreadableRequestError("the bytes are no message of this call") from problem
 
 
 def _given(context: Any, name: str) -> bytes | None:
