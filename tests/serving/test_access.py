@@ -29,8 +29,9 @@ def server(start: Callable[..., Any], model_file: Callable[[str, str], Path], tm
 def test_without_a_token_everybody_is_let_in() -> None:
     assert Access(None).allows(None)
     access = Access(TOKEN)
-    assert access.allows(f"Bearer {TOKEN}".encode())
-    for wrong in (None, b"", TOKEN.encode(), f"bearer {TOKEN}".encode(), f"Bearer {TOKEN}x".encode(), b"Bearer "):
+    for right in ("Bearer", "bearer", "BEARER"):  # a scheme's case does not count
+        assert access.allows(f"{right} {TOKEN}".encode())
+    for wrong in (None, b"", TOKEN.encode(), f"Basic {TOKEN}".encode(), f"Bearer {TOKEN}x".encode(), b"Bearer "):
         assert not access.allows(wrong)
 
 

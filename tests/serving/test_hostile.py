@@ -143,3 +143,14 @@ def test_bytes_that_are_no_grpc_message_are_the_callers_fault(gather: Any) -> No
                 channel.unary_unary(f"/inference.GRPCInferenceService/{method}")(b"\xff\xff nonsense", timeout=30)
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert not [line for line in gather.log() if "traceback" in line]
+
+
+def test_large_json_is_read_and_written_beside_the_event_loop(gather: Any) -> None:
+    values = np.random.default_rng(0).integers(0, 3, (120_000, 2))
+    expected = (values + 1).ravel().tolist()
+    assert gather.call("POST", "/predict", {"i": values.tolist()}).json["y"] == (values + 1).tolist()
+    tensor = {"name": "i", "datatype": "INT64", "shape": [120_000, 2], "data": values.tolist()}
+    got = gather.call("POST", "/v2/models/gather/infer", {"inputs": [tensor]})
+    assert got.json["outputs"][0]["data"] == expected
+    tensor["data"] = [*tensor["data"], 0]
+    assert gather.call("POST", "/v2/models/gather/infer", {"inputs": [tensor]}).status == 400

@@ -167,3 +167,14 @@ def test_names_of_the_model_cannot_change_the_page(
     page.get_by_role("button", name="Run").click()
     page.wait_for_selector("output pre")
     np.testing.assert_allclose(json.loads(page.text_content("output pre")), [[0.25] * 4])
+
+
+def test_a_small_file_that_is_an_enormous_image_is_refused(colours: Any) -> None:
+    from PIL import Image
+
+    for size in ((12_000, 8_000), (20_000, 20_000)):
+        kept = io.BytesIO()
+        Image.new("1", size).save(kept, "png")
+        got = colours.call("POST", "/predict", kept.getvalue(), {"Content-Type": "image/png"})
+        assert (got.status, "more than 67,108,864 pixels" in got.error) == (400, True)
+    assert colours.log()  # which reads every line as JSON

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -74,6 +75,7 @@ def serve(
     here, MissingDependencyError without the `serve` extra, and what loading the artifact raises.
     """
     started = time.perf_counter()
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read at import: its own lines would stand between JSON logs
     modules = ["starlette", "uvicorn", "httptools", "prometheus_client"]
     for module in [*modules, *(["grpc", "tritonclient"] if grpc or Path(artifact).is_dir() else [])]:
         lazy.require(module, "serve", purpose="deploykit serve")

@@ -20,13 +20,14 @@ class Access:
 
     def __init__(self, token: str | None) -> None:
         """token: from `read_token`."""
-        self._wanted = None if token is None else f"Bearer {token}".encode()
+        self._wanted = None if token is None else token.encode()
 
     def allows(self, authorization: bytes | None) -> bool:
         """Whether a request with this header's value is let in; the time it takes does not tell how much is right."""
         if self._wanted is None:
             return True
-        return authorization is not None and hmac.compare_digest(authorization, self._wanted)
+        scheme, _, given = (authorization or b"").partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._wanted)
 
 
 def read_token(file: Path) -> str:

@@ -9,13 +9,13 @@ import asyncio
 import contextlib
 import dataclasses
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from deploykit.serving import beginner, errors, strict_json, v2
 from deploykit.serving.bodies import IDLE_SECONDS, read_body
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from starlette.types import Receive, Scope, Send
 
@@ -23,11 +23,15 @@ if TYPE_CHECKING:
     from deploykit.serving.exchange import Exchange
     from deploykit.serving.model import Model
 
+P = ParamSpec("P")
+T = TypeVar("T")
 HEADER_LENGTH = "Inference-Header-Content-Length"
 NON_FINITE = "X-Non-Finite-Outputs"
 PREDICT = "/predict"
 _INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 _LENGTH_KEY = HEADER_LENGTH.lower().encode()
+# Bytes that are read or written on the event loop.
+_LITTLE = 256 << 10
 # How long, in seconds, a client whose request was refused half-way may go on sending before it is cut off.
 LINGER_SECONDS = 10.0
 
@@ -108,9 +112,11 @@ class Inference:
         header_length = _header_length(headers)
         with model.in_use():
             body = await read_body(headers, receive, self._limits.max_body, self._limits.idle_seconds)
-            asked, answering = v2.read_request(body, header_length, model)
+            text = len(body) if header_length is None else header_length
+            asked, answering = await _aside(text, v2.read_request, body, header_length, model)
             exchange.result = result = await self._plane.infer(model, asked)
-        content, length, exchange.non_finite = v2.write_response(result, answering)
+        written = _aside(_size(result), v2.write_response, result, answering)
+        content, length, exchange.non_finite = await written
         return _answered(content, exchange, result, length)
 
     async def _predict(self, headers: Mapping[bytes, bytes], receive: Receive, exchange: Exchange) -> Answer:
@@ -119,9 +125,10 @@ class Inference:
         with model.in_use():
             body = await read_body(headers, receive, self._limits.max_body, self._limits.idle_seconds)
             kind = headers.get(b"content-type", b"")
-            asked = (beginner.read_image if kind.startswith(b"image/") else beginner.read_request)(body, model)
+            read = beginner.read_image if kind.startswith(b"image/") else beginner.read_request
+            asked = await _aside(len(body), read, body, model)
             exchange.result = result = await self._plane.infer(model, asked)
-        content, exchange.non_finite = beginner.write_response(result)
+        content, exchange.non_finite = await _aside(_size(result), beginner.write_response, result)
         return _answered(content, exchange, result, None)
 
     def _ready(self, model: Model, exchange: Exchange) -> Model:
@@ -129,6 +136,17 @@ class Inference:
         if not model.loaded:
             raise model.not_ready()
         return model
+
+
+async def _aside(size: int, work: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
+    """Runs `work` here when little is to be read or written, else on a thread: others are answered meanwhile."""
+    if size <= _LITTLE:
+        return work(*arguments, **more)
+    return await asyncio.to_thread(work, *arguments, **more)
+
+
+def _size(result: InferResult) -> int:
+    return sum(array.nbytes for array in result.outputs.values())
 
 
 def _answered(content: bytes, exchange: Exchange, result: InferResult, length: int | None) -> Answer:

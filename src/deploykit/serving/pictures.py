@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import dataclasses
+import io
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+# Of one image: 200 MB once it is decoded.
+_MAX_PIXELS = 64 << 20
 _LENGTH = struct.Struct("<I")
 
 
@@ -71,6 +75,22 @@ def _counted(files: list[bytes], count: int, where: str) -> Pictures:
     return Pictures(tuple(files))
 
 
+def _check_pixels(file: bytes, name: str) -> None:
+    """A small file may be an image of gigabytes: its head tells. Raises UnfitInputError."""
+    with contextlib.suppress(ImportError, OSError, ValueError, SyntaxError):  # reading it whole says what is wrong
+        from PIL import Image
+
+        try:
+            with Image.open(io.BytesIO(file)) as opened:
+                width, height = opened.size
+        except Image.DecompressionBombError:
+            width, height = _MAX_PIXELS, 2
+        if width * height > _MAX_PIXELS:
+            raise UnfitInputError(
+                f"input {name!r}: an image has more than {_MAX_PIXELS:,} pixels", hint="send it smaller"
+            )
+
+
 def prepared(
     feeds: Mapping[str, Array | Pictures], contract: InputContract, specs: tuple[TensorSpec, ...]
 ) -> dict[str, Array]:
@@ -85,6 +105,8 @@ def prepared(
             made[name] = value
             continue
         try:
+            for file in value.files:
+                _check_pixels(file, name)
             rows = [contract.apply(file, by_name[name]) for file in value.files]
             made[name] = rows[0] if len(rows) == 1 else np.concatenate(rows)
         except DataError as problem:
