@@ -154,3 +154,12 @@ def test_large_json_is_read_and_written_beside_the_event_loop(gather: Any) -> No
     assert got.json["outputs"][0]["data"] == expected
     tensor["data"] = [*tensor["data"], 0]
     assert gather.call("POST", "/v2/models/gather/infer", {"inputs": [tensor]}).status == 400
+
+
+def test_statistics_of_all_models_as_tritonclient_asks_for_them(gather: Any) -> None:
+    for kind, port in (("http", gather.port), ("grpc", gather.ready_line["grpc"])):
+        triton = pytest.importorskip(f"tritonclient.{kind}")
+        with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            found = client.get_inference_statistics()
+        rows = found["model_stats"] if kind == "http" else found.model_stats
+        assert [row["name"] if kind == "http" else row.name for row in rows] == ["gather"]

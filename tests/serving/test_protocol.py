@@ -22,6 +22,14 @@ class Transport(asyncio.Transport):
         self.sent = b""
         self.writes = 0
         self.closed = False
+        self.aborted = False
+        self.unread = 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def abort(self) -> None:
+        self.aborted = True
 
     def write(self, data: bytes) -> None:  # type: ignore[override]
         self.sent += data
@@ -105,6 +113,7 @@ def test_what_is_no_http_is_refused():
 @pytest.fixture
 def hurry(monkeypatch):
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(protocol, "UNREAD_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("hurry")
@@ -129,6 +138,32 @@ def test_a_client_that_says_nothing_is_left():
 def test_a_connection_between_two_requests_may_rest():
     made = talk(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", seconds=0.2)
     assert not made.closed
+
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.usefixtures("hurry")
+def test_empty_lines_do_not_keep_a_connection():
+    assert talk(GET, b"\r\n", seconds=0.2).closed
+
+
+@pytest.mark.usefixtures("hurry")
+@pytest.mark.parametrize("second", [b"", GET])
+def test_a_body_that_nobody_wants_has_a_while_to_end(second):
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
+    assert talk(head, b"ab", seconds=0.2).closed
+    made = talk(head, b"abcd", second, seconds=0.2)
+    assert made.sent.count(b"HTTP/1.1 200 OK") == 1 + bool(second)
+    assert not made.closed
+
+
+@pytest.mark.usefixtures("hurry")
+@pytest.mark.parametrize("reads", [False, True])
+def test_an_answer_that_is_not_read_is_not_kept(monkeypatch, reads):
+    left = iter(range(10_000, 0, -1))
+    monkeypatch.setattr(Transport, "get_write_buffer_size", lambda _: next(left) if reads else 10_000)
+    assert talk(GET, seconds=0.2).aborted is not reads
 
 
 def test_a_whole_response_is_one_write_and_the_connection_stays():

@@ -89,6 +89,10 @@ class DataPlane:
             self._models.pop(name, None)
         return found
 
+    def has(self, name: str) -> bool:
+        """Whether there is a model of that name."""
+        return name in self._models
+
     def find(self, name: str, version: str) -> Model | None:
         """That version of that model; None where there is none."""
         return self._models.get(name, {}).get(version)

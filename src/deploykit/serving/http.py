@@ -68,6 +68,7 @@ class Routes:
         return [
             self._route("/v2/health/live", "health", self.live),
             self._route("/v2/health/ready", "health", self.ready),
+            self._route("/v2/models/stats", "metadata", self.all_statistics),
             *(self._route(f"{base}/ready", "health", self.model_ready) for base in (model, version)),
             *(self._route(base, "metadata", self.metadata) for base in (model, version)),
             *(self._route(f"{base}/stats", "metadata", self.statistics) for base in (model, version)),
@@ -128,6 +129,14 @@ class Routes:
         """What a model has done, in the form of the statistics extension."""
         model = self._ready_model(self._model(request), exchange)
         return _json({"model_stats": [model.statistics.as_dict(model.name, model.version)]})
+
+    async def all_statistics(self, request: Request, exchange: Exchange) -> Response:
+        """As `statistics`, for every model; the metadata of a model that is called `stats`, where there is one."""
+        if self._plane.has("stats"):
+            request.path_params["name"] = "stats"
+            return await self.metadata(request, exchange)
+        models = [model for model in self._plane.models if model.loaded]
+        return _json({"model_stats": [model.statistics.as_dict(model.name, model.version) for model in models]})
 
     async def server(self, request: Request, exchange: Exchange) -> Response:
         """Name, version and extensions of this server."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # Of request line and headers, in bytes, and of the time that they may take, in seconds.
 HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 20.0
+# How long a client may read nothing of an answer that waits for it.
+UNREAD_SECONDS = 20.0
 _CLOSING = (
     b'HTTP/1.1 %s\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n{"error": "%s"}'
 )
@@ -96,6 +98,9 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_parsed = 0
+        # For what is left of a request that is answered, and for an answer that is not read.
+        self._rest_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
         # The task that answers the current request, while its client's leaving is to cancel it.
         self.waiting: tuple[asyncio.Task[Any] | None, RequestResponseCycle] | None = None
 
@@ -107,6 +112,10 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is awaited any more."""
         self._head_arrived()
+        self._rest_arrived()
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
         super().connection_lost(exc)
         if self.waiting is not None:
             task, cycle = self.waiting
@@ -123,6 +132,9 @@ class Connection(HttpToolsProtocol):
                 return
             data = _without_upgrade(data)
         super().data_received(data)
+        # Empty lines begin no request, and would keep an idle connection open for ever.
+        if self._in_head and self._head_bytes and self._head_timer is None and not self.transport.is_closing():
+            self._expect_head()
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
@@ -155,7 +167,31 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """What comes next is the head of another request."""
         super().on_message_complete()
+        self._rest_arrived()
         self._in_head, self._head_bytes = True, 0
+
+    def on_response_complete(self) -> None:
+        """A client that still sends what is refused, or does not read its answer, has a while for it."""
+        super().on_response_complete()
+        # The last request of a pipeline may be another one than the one that was answered.
+        if self.cycle.response_complete and not self._in_head and self._rest_timer is None:
+            self._rest_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+        if self._unread_timer is None:
+            self._await_reader()
+
+    def _await_reader(self, before: int = -1) -> None:
+        """Ends a connection whose client has read nothing of its answer since the last look: it is kept in memory."""
+        self._unread_timer = None
+        left = self.transport.get_write_buffer_size()
+        if left and left == before:
+            self.transport.abort()
+        elif left:
+            self._unread_timer = self.loop.call_later(UNREAD_SECONDS, self._await_reader, left)
+
+    def _rest_arrived(self) -> None:
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
 
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP."""
