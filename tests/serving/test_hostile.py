@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 import pytest
 
 from deploykit.serving.batching import Computed
@@ -163,3 +164,31 @@ def test_statistics_of_all_models_as_tritonclient_asks_for_them(gather: Any) -> 
             found = client.get_inference_statistics()
         rows = found["model_stats"] if kind == "http" else found.model_stats
         assert [row["name"] if kind == "http" else row.name for row in rows] == ["gather"]
+
+
+def test_names_of_megabytes_and_millions_of_entries_are_refused_at_once(gather: Any) -> None:
+    grpc = pytest.importorskip("grpc")
+    service = pytest.importorskip("tritonclient.grpc.service_pb2")
+    long = "x" * 20_000_000
+
+    def tensor(**more: Any) -> Any:
+        return service.ModelInferRequest.InferInputTensor(**{"name": "i", "datatype": "INT64", "shape": [1, 2], **more})
+
+    many = [0] * 4_000_000
+    messages = [
+        service.ModelInferRequest(model_name=long),
+        service.ModelInferRequest(model_name="gather", inputs=[tensor(name=long)]),
+        service.ModelInferRequest(model_name="gather", inputs=[tensor(shape=many)]),
+        service.ModelInferRequest(model_name="gather", inputs=[tensor()], raw_input_contents=[b""] * len(many)),
+    ]
+    body = {"inputs": [{"name": long, "datatype": "INT64", "shape": [1, 2], "data": [0, 0]}]}
+    began = psutil.Process(gather.process.pid).cpu_times().user
+    assert gather.call("POST", "/v2/models/gather/infer", body).status == 400
+    with grpc.insecure_channel(f"127.0.0.1:{gather.ready_line['grpc']}") as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        for message in messages:
+            with pytest.raises(grpc.RpcError) as refused:
+                infer(message.SerializeToString(), timeout=60)
+            assert refused.value.code().name in ("INVALID_ARGUMENT", "NOT_FOUND")
+    took = psutil.Process(gather.process.pid).cpu_times().user - began
+    assert took < 1  # comparing the three long names alone takes more than three seconds

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+# Of a name that is compared with others.
+_LONGEST = 200
+
 
 def describe(spec: TensorSpec) -> str:
     """As a client would write it: `FP32 [batch, 1, 8, 8]`."""
@@ -24,9 +27,14 @@ def describe(spec: TensorSpec) -> str:
     return f"{DATATYPES.get(spec.dtype, spec.dtype)} {shape}"
 
 
+def nearest(name: str, known: Collection[str]) -> list[str]:
+    """The known name that was probably meant; none for a long one, which would be compared for minutes."""
+    return difflib.get_close_matches(name, known, n=1) if len(name) <= _LONGEST else []
+
+
 def unknown(kind: str, name: str, known: Collection[str]) -> UnfitInputError:
     """The error for an input or output that the model does not have, with the nearest one that it has."""
-    near = difflib.get_close_matches(name, known, n=1)
+    near = nearest(name, known)
     listed = ", ".join(repr(item) for item in known)
     return UnfitInputError(
         f"the model has no {kind} {_cut(name)!r}; its {kind}s are {listed}",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import difflib
 import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deploykit.serving.checks import unknown
+from deploykit.serving.checks import nearest, unknown
 from deploykit.serving.errors import UnknownModelError
 from deploykit.serving.model import State
 from deploykit.serving.pictures import Pictures, prepared
@@ -128,7 +127,7 @@ class DataPlane:
     def _named(self, name: str) -> dict[str, Model]:
         if name in self._models:
             return self._models[name]
-        near = difflib.get_close_matches(name, self._models, n=1)
+        near = nearest(name, self._models)
         raise UnknownModelError(
             f"there is no model {name[:80]!r}; this server has {', '.join(map(repr, self._models)) or 'none'}",
             hint=f"did you mean {near[0]!r}?" if near else "",

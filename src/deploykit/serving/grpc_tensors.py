@@ -38,6 +38,7 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+_PARAMETERS = ("sequence_id", "priority", "timeout")
 _SHARED_MEMORY = "shared_memory_region"
 
 
@@ -47,11 +48,12 @@ def read_request(message: Any, model: Model, left: float | None = None) -> Infer
     left: seconds until the caller's deadline; None for none. Raises UnreadableRequestError, UnfitInputError or
     UnsupportedRequestError.
     """
-    parameters = {name: _value(parameter) for name, parameter in message.parameters.items()}
+    # Looked up, and counted before they are listed: a message has room for millions of what nobody asks for.
+    parameters = {name: _value(message.parameters[name]) for name in _PARAMETERS if name in message.parameters}
     if parameters.get("sequence_id"):
         raise UnsupportedRequestError("sequence_id: this server keeps no state between requests")
-    raw = list(message.raw_input_contents)
-    if raw and len(raw) != len(message.inputs):
+    raw = message.raw_input_contents
+    if len(raw) and len(raw) != len(message.inputs):
         raise UnreadableRequestError(
             f"raw_input_contents has {len(raw)} tensors for {len(message.inputs)} inputs; give all of them or none"
         )
@@ -62,7 +64,7 @@ def read_request(message: Any, model: Model, left: float | None = None) -> Infer
             raise unknown("input", tensor.name, list(specs))
         if tensor.name in feeds:
             raise UnreadableRequestError(f"input {tensor.name!r} is given twice")
-        given = raw[position] if raw else None
+        given = raw[position] if len(raw) else None
         if tensor.datatype == "BYTES" and model.takes_images(tensor.name):
             feeds[tensor.name] = _pictures(tensor, given)
         else:
@@ -90,10 +92,12 @@ def _whole(parameters: dict[str, Any], name: str) -> int:
 def _array(tensor: Any, spec: TensorSpec, raw: bytes | None) -> Array:
     where = f"input {spec.name!r}"
     check_datatype(tensor.datatype, spec)
+    if len(tensor.shape) > MAX_RANK:
+        raise UnfitInputError(f"{where}: no tensor is as large as its shape")
     shape = list(tensor.shape)
     if any(size < 0 for size in shape):
         raise UnreadableRequestError(f"{where}: shape must be a list of sizes, each 0 or more")
-    if len(shape) > MAX_RANK or math.prod(max(size, 1) for size in shape) > 2**48:
+    if math.prod(max(size, 1) for size in shape) > 2**48:
         raise UnfitInputError(f"{where}: no tensor is as large as its shape")
     check_shape(shape, spec)
     if _SHARED_MEMORY in tensor.parameters:
