@@ -13,7 +13,7 @@ from deploykit.serving.errors import UnreadableRequestError
 # The deepest document of the protocol is a tensor's nested list; no engine here takes so many dimensions.
 MAX_DEPTH = 128
 _SMALL = 1 << 16
-_STRINGS_AND_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_STRINGS_AND_BRACKETS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
 
 
 def _refuse_constant(word: str) -> NoReturn:
