@@ -16,7 +16,6 @@ from deploykit.reference import Reference
 CASES = [
     ("sequence_ops", "openvino", {"SplitToSequence", "ConcatFromSequence"}),
     ("sequence_ops", "tensorrt-rtx", {"SplitToSequence", "ConcatFromSequence"}),
-    ("rank6_window", "coreml", set()),
 ]
 
 

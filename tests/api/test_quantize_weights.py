@@ -75,7 +75,7 @@ def test_case(shared, tmp_path, name, precision):
 
 def test_what_a_target_does_not_take_is_refused_before_work_starts(shared, tmp_path):
     source = shared / "cases" / "gemm_transb_valueinfo.onnx"
-    for target, precision in (("openvino", "int8-dynamic"), ("tensorrt", "int8-weights"), ("coreml", "int4-weights")):
+    for target, precision in (("openvino", "int8-dynamic"), ("tensorrt", "int8-weights"), ("coreml", "int8-dynamic")):
         with pytest.raises(UsageError) as caught:
             deploykit.quantize(source, output=tmp_path / "out.onnx", precision=precision, target=target)
         assert caught.value.code == "DK381"

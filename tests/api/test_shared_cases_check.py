@@ -65,11 +65,10 @@ def test_sequences_are_refused_by_node(case, target):
         ("sequence_ops", "openvino", ".xml", {"split_seq", "cat_seq"}),
         ("sequence_ops", "coreml", ".mlpackage", {"split_seq", "cat_seq"}),
         ("sequence_ops", "tensorrt-rtx", ".engine", {"split_seq"}),
-        ("rank6_window", "coreml", ".mlpackage", {"part6"}),
     ],
 )
 def test_conversion_names_the_nodes_and_leaves_nothing(case, tmp_path, name, target, suffix, nodes):
-    """6a, 7a: before the target's compiler starts."""
+    """6a: before the target's compiler starts."""
     report = deploykit.convert(case(name), to=target, output=tmp_path / f"out{suffix}")
     assert report.exit_code == ExitCode.GATE_FAILED
     assert nodes <= {finding.node for finding in report.findings if finding.severity == "error"}
@@ -77,11 +76,13 @@ def test_conversion_names_the_nodes_and_leaves_nothing(case, tmp_path, name, tar
     assert len(list((tmp_path / "case").iterdir())) == 1
 
 
-def test_rank_six_is_told_with_the_limit(case):
-    """7a: the ONNX node, not a layer that a converter invented."""
-    found = refused(deploykit.check(case("rank6_window"), targets=["coreml"]), "coreml")["part6"]
-    assert "rank 6" in found.message
-    assert "--fix" in found.hint
+def test_rank_six_inside_a_graph_is_converted(case, tmp_path):
+    """7a: Core ML stops at rank 5, and a window partition needs no more."""
+    path, package = case("rank6_window"), tmp_path / "out.mlpackage"
+    assert deploykit.check(path, targets=["coreml"]).exit_code == ExitCode.OK
+    report = deploykit.convert(path, to="coreml", output=package)
+    assert report.exit_code == ExitCode.OK
+    assert all(row["exact"] for row in report.metrics["parity"]["parent"]["outputs"])
 
 
 def test_dimension_without_bounds_is_told_with_the_option_that_gives_them(case):
