@@ -6,7 +6,6 @@ Plain ASGI, because the framework's own middleware costs more than a small infer
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
 from deploykit.serving.access import OPEN_PATHS
@@ -63,11 +62,15 @@ class Edge:
                 exchange.reason = "token"
                 await send_answer(_NO_TOKEN, receive, sending)
             elif self._inference.serves(scope["path"]):
-                with scope[WHOLE].cancelled_when_left() if WHOLE in scope else contextlib.nullcontext():
-                    answer = await self._inference.answer(scope, receive, exchange)
-                if WHOLE in scope and scope["method"] != "HEAD" and not answer.lingering:
+                whole = scope.get(WHOLE)
+                if whole is not None:
+                    whole.cancel_when_left()
+                answer = await self._inference.answer(scope, receive, exchange)
+                if whole is not None:
+                    whole.keep()
+                if whole is not None and scope["method"] != "HEAD" and not answer.lingering:
                     exchange.status = answer.status
-                    await scope[WHOLE](answer.status, [*answer.headers, *self._headers(exchange)], answer.body)
+                    await whole(answer.status, [*answer.headers, *self._headers(exchange)], answer.body)
                 else:
                     await send_answer(answer, receive, sending)
             else:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -42,14 +41,13 @@ class Whole:
         """Whether the client is gone."""
         return self._cycle.disconnected
 
-    @contextlib.contextmanager
-    def cancelled_when_left(self) -> Iterator[None]:
-        """The running task is cancelled when the client leaves meanwhile; to end its side alone is to leave, too."""
+    def cancel_when_left(self) -> None:
+        """The running task is cancelled when the client leaves from now on; to end its side alone is to leave, too."""
         self._connection.waiting = (asyncio.current_task(), self._cycle)
-        try:
-            yield
-        finally:
-            self._connection.waiting = None
+
+    def keep(self) -> None:
+        """The running task is not cancelled any more."""
+        self._connection.waiting = None
 
     async def __call__(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Names and values are ours and are not checked; content-length is added. Nothing for a client that left."""
@@ -82,7 +80,7 @@ def _without_upgrade(data: bytes) -> bytes:
     None is taken, and a server that takes none goes on as if nothing was offered; the parser would stop before the
     body. Java's and curl's clients offer HTTP/2 with every request.
     """
-    if _UPGRADE.search(data) is None:
+    if b"pgrade:" not in data and b"PGRADE:" not in data:
         return data
     head, blank, rest = data.partition(b"\r\n\r\n")
     return _UPGRADE.sub(b"\r\nX-Upgrade:", head) + blank + rest
@@ -97,7 +95,6 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
-        self._head_parsed = 0
         # For what is left of a request that is answered, and for an answer that is not read.
         self._rest_timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
@@ -139,23 +136,13 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         super().on_message_begin()
-        self._head_parsed = 0
         if self._head_timer is None:
             self._expect_head()
 
-    def on_url(self, url: bytes) -> None:
-        """Counts, as bytes alone do not tell where a head ends."""
-        self._head_parsed += len(url)
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Counts."""
-        self._head_parsed += len(name) + len(value)
-        super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         """The head is complete; the body has limits of its own."""
-        if self._head_parsed > HEAD_BYTES:
+        # What has come may have a piece of the body, so that a head is measured when it may be too long.
+        if self._head_bytes > HEAD_BYTES and self._head_size() > HEAD_BYTES:
             self._refuse_head()
             raise ValueError("the head is too long")  # ends the parser, and is answered already
         self._head_arrived()
@@ -211,6 +198,9 @@ class Connection(HttpToolsProtocol):
             self._refuse(b"408 Request Timeout", b"the request's head took too long")
         elif not self.transport.is_closing():
             self.transport.close()
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _refuse_head(self) -> None:
         self._refuse(b"431 Request Header Fields Too Large", b"request line and headers are too long")
