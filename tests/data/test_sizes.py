@@ -6,7 +6,7 @@ import pytest
 
 from deploykit.artifact import TensorSpec
 from deploykit.data.request import bounds_of, dim_options
-from deploykit.data.sizes import covering, with_bounds
+from deploykit.data.sizes import common_inputs, covering, with_bounds
 from deploykit.errors import UsageError
 
 INPUTS = (TensorSpec("x", "float32", ("n", 3, "m")), TensorSpec("z", "float32", ("n",)))
@@ -44,3 +44,12 @@ def test_random_samples_cover_all_combinations() -> None:
     assert covering({**request, "samples": 10}, INPUTS)["samples"] == 10
     assert covering({**request, "source": "data.npz"}, INPUTS)["samples"] == 4
     assert covering({**request, "source": "random:3"}, INPUTS)["samples"] == 6
+
+
+def test_dimensions_without_a_name_have_bounds_of_their_own() -> None:
+    model = (TensorSpec("x", "float32", ("?", 3, "?", "n")),)
+    (found,) = common_inputs(model, (TensorSpec("x", "float32", ("a", 3, "b", "n")),))
+    assert found.shape == ("x_dim0", 3, "x_dim2", "n")
+    assert common_inputs(model, (TensorSpec("x", "float32", (2, 3, "b", 4)),))[0].shape == (2, 3, "x_dim2", 4)
+    bounds = {"x": [[10, 20], [3, 3], [80, 100], [8, 8]]}
+    assert with_bounds({}, (found,), bounds)["dims"] == {"x_dim0": [10, 20], "x_dim2": [80, 100], "n": [8, 8]}

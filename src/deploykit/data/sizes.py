@@ -6,6 +6,8 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
+from deploykit.data.fitting import is_symbol
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -48,9 +50,22 @@ def covering(request: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> dict[s
 
 
 def common_inputs(first: Sequence[TensorSpec], second: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """The reference's inputs, with the dimensions that the candidate has fixed."""
+    """The reference's inputs, with the dimensions that the candidate has fixed.
+
+    A dimension that is called `?` gets a name of its own, under which it can have bounds of its own.
+    """
     fixed = {spec.name: spec.shape for spec in second}
-    return tuple(dataclasses.replace(spec, shape=_narrow(spec.shape, fixed.get(spec.name))) for spec in first)
+    return tuple(
+        dataclasses.replace(spec, shape=_named(spec.name, _narrow(spec.shape, fixed.get(spec.name)))) for spec in first
+    )
+
+
+def _named(name: str, shape: tuple[int | str, ...] | None) -> tuple[int | str, ...] | None:
+    if shape is None:
+        return None
+    return tuple(
+        size if isinstance(size, int) or is_symbol(size) else f"{name}_dim{axis}" for axis, size in enumerate(shape)
+    )
 
 
 def _narrow(shape: tuple[int | str, ...] | None, other: tuple[int | str, ...] | None) -> tuple[int | str, ...] | None:

@@ -271,3 +271,19 @@ def test_the_manifest_of_an_unchanged_interface_says_nothing_of_it(tmp_path, sav
     deploykit.convert(save(LINEAR), to="coreml", output=tmp_path / "s.mlpackage", dims=["batch=1,8"], samples=1)
     manifest = json.loads((tmp_path / "s.mlpackage.deploykit.json").read_text())
     assert manifest["interface"] == {"shapes": {"x": [[1, 4], [8, 4]]}}
+
+
+@pytest.mark.parametrize(
+    ("dims", "profile"),
+    [
+        ("?,3,?", [[1, 3, 8], [1, 3, 8], [1, 3, 8]]),
+        ("?,3,?", [[10, 3, 80], [12, 3, 90], [20, 3, 100]]),
+        ("n,3,?", [[1, 3, 8], [1, 3, 8], [1, 3, 8]]),
+    ],
+)
+def test_comparison_keeps_to_the_profile_of_dimensions_without_names(save, tmp_path, dims, profile):
+    text = f"""<ir_version: 9, opset_import: ["": 17]> g (float[{dims}] x) => (float[{dims}] y) {{ y = Neg (x) }}"""
+    result = deploykit.convert(save(text), to="coreml", output=tmp_path / "m.mlpackage", profiles={"x": profile})
+    assert result.status == "passed"
+    (row,) = result.metrics["parity"]["parent"]["outputs"]
+    assert row["passed"]

@@ -80,3 +80,24 @@ def test_what_open_sizes_alone_forbid_is_conditional_and_says_which_sizes_to_giv
     assert "--dim n=SIZE --dim m=SIZE --dim k=SIZE" in told[0].hint
     report = deploykit.check(path, targets=["coreml"], dims=["n=1..4", "m=3", "k=5"])
     assert [finding.code for finding in report.findings if finding.severity in ("error", "warning")] == []
+
+
+@pytest.mark.parametrize(
+    ("inputs", "exponent", "refused"),
+    [
+        ("int32[2] x", "float e = {0.5}", True),  # as an integer it would be 0
+        ("int32[2] x", "float e = {3.0}", False),
+        ("int32[2] x", "int32 e = {-1}", True),
+        ("int32[2] x, float[2] e", "", True),
+        ("int32[2] x, int32[2] e", "", False),
+        ("float[2] x", "float e = {0.5}", False),
+    ],
+)
+def test_integers_to_a_power_that_is_none(tmp_path, inputs, exponent, refused):
+    kind = inputs.split("[")[0]
+    constants = f"<{exponent}>" if exponent else ""
+    text = f"""<ir_version: 9, opset_import: ["": 17]> g ({inputs}) => ({kind}[2] y) {constants}
+        {{ [power] y = Pow (x, e) }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    report = deploykit.check(tmp_path / "model.onnx", targets=["coreml"])
+    assert [f.node for f in report.findings if f.severity == "error"] == (["power"] if refused else [])

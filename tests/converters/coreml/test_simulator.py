@@ -8,7 +8,7 @@ from coremltools.converters.mil.mil import Builder as mb  # noqa: N813 - its own
 from coremltools.converters.mil.mil import Function, Program, get_new_symbol, types
 
 from deploykit.converters.coreml.simulator import Interpreter, lacking
-from deploykit.converters.coreml.simulator.table import EVALUATORS
+from deploykit.converters.coreml.simulator.table import EVALUATORS, Undocumented
 from deploykit.errors import UnavailableError, VendorError
 
 X = np.linspace(-2, 2, 24, dtype=np.float32).reshape(2, 3, 4)
@@ -105,6 +105,21 @@ def test_operators_equal_coremltools_own_evaluation(op, arguments):
     for result, value in zip(results if isinstance(results, (list, tuple)) else [results], expected, strict=True):
         assert np.shape(result) == np.shape(value)
         np.testing.assert_allclose(result, value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "y"),
+    [("real_div", -7, 2), ("real_div", 7, 2), ("real_div", 4, 0), ("floor_div", 4, 0), ("mod", 4, 0), ("pow", 2, -1)],
+)
+def test_integer_results_that_apple_leaves_open_are_not_made_up(op, x, y):
+    with pytest.raises(Undocumented):
+        EVALUATORS[op](x=np.array([x]), y=np.array([y]))
+
+
+def test_integers_are_divided_where_the_result_is_an_integer():
+    assert EVALUATORS["real_div"](x=np.array([-8, 8]), y=np.array([2, -4])).tolist() == [-4, -2]
+    assert EVALUATORS["floor_div"](x=np.array([-7, 7]), y=np.array([2, 2])).tolist() == [-4, 3]
+    assert EVALUATORS["mod"](x=np.array([-7, 7]), y=np.array([5, -5])).tolist() == [3, -3]
 
 
 def test_half_precision_is_rounded_after_each_operator():

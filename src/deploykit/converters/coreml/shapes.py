@@ -51,10 +51,11 @@ class Flexibility:
         )
 
     def bounds(self) -> dict[str, list[list[int | None]]]:
-        """[min, max, *sizes] of every axis of the inputs that vary."""
+        """[min, max, *sizes] of every axis, of what is fixed too: the program may have a symbol for it all the same."""
         found: dict[str, list[list[int | None]]] = {
-            name: [[low, high] for low, high in ranges] for name, ranges in self.ranges.items()
+            name: [[size, size] for size in shape] for name, shape in self.usual.items()
         }
+        found |= {name: [[low, high] for low, high in ranges] for name, ranges in self.ranges.items()}
         for name, shapes in self.shapes.items():
             columns = [list(dict.fromkeys(column)) for column in zip(*shapes, strict=True)]
             found[name] = [[min(sizes), max(sizes), *(sizes if len(sizes) > 1 else ())] for sizes in columns]

@@ -157,7 +157,18 @@ def acosh(op: OpContext) -> Var:
     return mb.log(x=mb.add(x=x, y=mb.sqrt(x=product)), epsilon=np.float32(0))
 
 
-@lowers("Pow", since=(7, 12, 13, 15))
+def _power_kind(node: Node) -> Verdict:
+    if not node.is_integer(0):
+        return supported()
+    exponent = node.constant(1)
+    if not node.is_integer(1) and (exponent is None or not np.array_equal(exponent, np.rint(exponent))):
+        return unsupported("Core ML raises integers to integers only", remedy="cast both to float32 before it")
+    if exponent is not None and (exponent < 0).any():
+        return unsupported("Core ML does not say what an integer to a negative power is", remedy="cast to float32")
+    return supported()
+
+
+@lowers("Pow", since=(7, 12, 13, 15), when=_power_kind)
 def power(op: OpContext) -> Var:
     """x ** y in the type of x; small whole exponents as products, which are exact for negative x."""
     x, exponent = op.input(0), op.constant(1)

@@ -13,10 +13,8 @@ _BINARY: dict[str, Any] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
-    "floor_div": np.floor_divide,
     "maximum": np.maximum,
     "minimum": np.minimum,
-    "mod": np.mod,
     "equal": np.equal,
     "not_equal": np.not_equal,
     "less": np.less,
@@ -74,15 +72,43 @@ def _register() -> None:
 _register()
 
 
+def _whole(x: Array, y: Array) -> bool:
+    """Whether it is a division of integers, whose divisors must not be 0."""
+    integer = x.dtype.kind in "iu"
+    if integer and not np.all(y):
+        raise Undocumented("an integer divided by 0")
+    return integer
+
+
+@evaluates("floor_div")
+def floor_div(x: Array, y: Array) -> Any:
+    """x / y, rounded towards negative infinity."""
+    _whole(x, y)
+    return np.floor_divide(x, y)
+
+
+@evaluates("mod")
+def mod(x: Array, y: Array) -> Any:
+    """x % y, with the sign of y (`operator.mod`)."""
+    _whole(x, y)
+    return np.mod(x, y)
+
+
 @evaluates("real_div")
 def real_div(x: Array, y: Array) -> Any:
-    """True division; of integers, rounded down (MIL types its result as int32 then)."""
-    return np.floor_divide(x, y) if x.dtype.kind in "iu" else np.true_divide(x, y)
+    """x / y; of integers, whose quotient is typed as an integer, only what has no remainder."""
+    if not _whole(x, y):
+        return np.true_divide(x, y)
+    if np.any(np.mod(x, y)):
+        raise Undocumented("a quotient of integers that is none: how it rounds")
+    return np.floor_divide(x, y)
 
 
 @evaluates("pow")
 def power(x: Array, y: Array) -> Any:
-    """x ** y; integers through floats, since negative exponents of integers have no integer result."""
+    """x ** y; integers through floats, and none to a negative power, which has no integer result."""
+    if x.dtype.kind in "iu" and np.any(np.asarray(y) < 0):
+        raise Undocumented("an integer to a negative power")
     return np.power(wide(x).astype(np.float64), wide(y).astype(np.float64))
 
 
