@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import onnx
 import pytest
 
 from deploykit.converters.coreml import TARGET, why_not_here
+from deploykit.converters.coreml.inspect import open_package
 from deploykit.converters.coreml.naming import mil_names
 from deploykit.errors import InvalidFileError
 from deploykit.isolation import run_isolated
@@ -95,3 +97,29 @@ def test_a_support_answer_has_a_row_for_every_node(check, save):
         "pick": "conditional",
     }
     assert all(row["reason"] and row["remedy"] for row in rows.values() if row["verdict"] != "supported")
+
+
+@pytest.mark.parametrize("damage", ["cut", "list", "outside", "specification", "weights", "pipe"])
+def test_damaged_and_hostile_packages_are_named(build, save, damage):
+    text = """<ir_version: 9, opset_import: ["": 17]> g (float[1, 4] x) => (float[1, 8] y)
+        <float[4, 8] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32}>
+        { y = MatMul (x, w) }"""
+    _, package = build(save(text))
+    manifest, data = package / "Manifest.json", package / "Data" / "com.apple.CoreML"
+    if damage == "cut":
+        manifest.write_bytes(manifest.read_bytes()[:100])
+    elif damage == "list":
+        manifest.write_text("[]")
+    elif damage == "outside":
+        manifest.write_text(manifest.read_text().replace("com.apple.CoreML/model.mlmodel", "../../../etc/passwd"))
+    elif damage == "weights":
+        (data / "weights" / "weight.bin").write_bytes(b"short")
+    else:
+        (data / "model.mlmodel").unlink()
+        if damage == "pipe":
+            os.mkfifo(data / "model.mlmodel")
+        else:
+            (data / "model.mlmodel").write_bytes(b"nothing")
+    with pytest.raises(InvalidFileError) as caught:
+        open_package(package)
+    assert caught.value.code == "DK528"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import coremltools as ct
 import numpy as np
 from coremltools.converters.mil.mil import types
+from google.protobuf.message import DecodeError
 
 from deploykit import io
 from deploykit.artifact import TensorSpec, read_manifest
@@ -65,14 +67,38 @@ def open_package(package: Path) -> Opened:
     spec = open_spec(package)
     if not spec.HasField("mlProgram"):
         raise InvalidFileError(f"{package} holds no ML Program (an older neural network?)", code="DK528", file=package)
-    program = load(spec, specification_version=spec.specificationVersion, file_weights_dir=str(weights))
-    function = program.functions["main"]
+    try:
+        program = load(spec, specification_version=spec.specificationVersion, file_weights_dir=str(weights))
+        function = program.functions["main"]
+    except (RuntimeError, ValueError, KeyError) as problem:  # weights that are cut off, a main function that is missing
+        raise _damaged(package, problem) from problem
     return Opened(spec, function, _facts(spec, function))
 
 
 def open_spec(package: Path) -> Any:
-    """The specification of a package."""
-    return ct.models.MLModel(str(package), skip_model_load=True).get_spec()
+    """The specification of a package. Raises InvalidFileError (DK528) for one that is damaged or leads outside."""
+    for place in (package, *package.rglob("*")):
+        # Devices and pipes would be read without an end.
+        if not (place.is_dir() or place.is_file()) or not place.resolve().is_relative_to(package.resolve()):
+            text = f"{package} is no Core ML package: {place.name} is no file of its own"
+            raise InvalidFileError(text, code="DK528", file=package)
+    try:
+        data = (package / "Data").resolve()
+        items = json.loads((package / "Manifest.json").read_text(encoding="utf-8"))["itemInfoEntries"].values()
+        outside = [item["path"] for item in items if not (data / item["path"]).resolve().is_relative_to(data)]
+        if outside:
+            raise ValueError(f"its Manifest.json leads outside: {outside[0]}")
+        return ct.models.MLModel(str(package), skip_model_load=True).get_spec()
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, OSError, DecodeError) as problem:
+        raise _damaged(package, problem) from problem
+
+
+def _damaged(package: Path, problem: Exception) -> InvalidFileError:
+    return InvalidFileError(
+        f"{package} cannot be read as a Core ML package: {str(problem) or type(problem).__name__}",
+        code="DK528",
+        file=package,
+    )
 
 
 def reload(package: Path) -> dict[str, Any]:
