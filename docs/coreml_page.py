@@ -28,13 +28,17 @@ def page(text: Path, data: Path) -> str:
 def _summary(zoo: dict, published: dict) -> list[str]:
     rows = [*zoo.values(), *published.values()]
     done = [row for row in rows if "fp32" in row]
-    half = [row for row in done if row.get("fp16", {}).get("passed")]
+    asked = max(row["fp32"]["difference"] for row in zoo.values() if row["asked"] and "fp32" in row)
     largest = max(row["fp32"]["difference"] for row in done)
+    measured = [row["fp16"] for row in done if "fp16" in row]
+    half = sum(found["passed"] for found in measured)
     families = len({row["title"] for row in zoo.values()})
+    beyond = len(measured) - half
     return [
-        f"{len(zoo)} variants of {families} families and {len(published)} published files: {len(done)} converted,",
-        f"their fp32 difference at most {largest:.0e} of the largest reference value; {len(half)} of them are within",
-        "the tolerance of fp16 too.",
+        f"{len(zoo)} variants of {families} families and {len(published)} published files: {len(done)} converted.",
+        f"Their fp32 difference is at most {asked:.1e} of the largest reference value in the first table, and",
+        f"{largest:.1e} in all. Of {len(measured)} that were measured in fp16 {half} are within its tolerance,",
+        f"{beyond} are not.",
     ]
 
 
@@ -46,8 +50,8 @@ def _cell(found: dict | None) -> str:
     if found is None:
         return "not measured"
     if found["difference"] is None:
-        return "other boxes"
-    return f"{found['difference']:.0e}" + ("" if found["passed"] else ", **above the tolerance**")
+        return "another number of rows"
+    return f"{found['difference']:.1e}" + ("" if found["passed"] else ", **above the tolerance**")
 
 
 def _zoo(rows: dict) -> list[str]:
