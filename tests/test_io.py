@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -317,3 +318,19 @@ def test_force_does_not_put_a_file_in_the_place_of_a_folder(tmp_path):
     ):
         path.write_text("new")
     assert (tmp_path / "m.xml" / "thesis").read_text() == "years of work"
+
+
+def test_a_folder_whose_copy_does_not_fit_is_a_full_disk(tmp_path):
+    """copytree collects the errors of its files in one that has no errno."""
+    (tmp_path / "package" / "inner").mkdir(parents=True)
+    (tmp_path / "package" / "inner" / "weight.bin").write_bytes(bytes(20_000))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(OutputError, match="no space left for") as caught, io.no_space_named(tmp_path / "copy"):
+            io.copy_entry(tmp_path / "package", tmp_path / "copy")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.code == "DK125"
+    with pytest.raises(shutil.Error), io.no_space_named(tmp_path / "copy"):
+        raise shutil.Error([("a", "b", "[Errno 13] Permission denied: 'a'")])

@@ -244,7 +244,7 @@ def no_space_named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        if problem.errno in _NO_SPACE:
+        if is_no_space(problem):
             raise disk_full(path) from problem
         raise
     except OutputError as problem:
@@ -272,7 +272,10 @@ def disk_full(path: object) -> OutputError:
 
 
 def is_no_space(problem: OSError) -> bool:
-    """Whether the error means a full disk, quota or file size limit."""
+    """Whether the error means a full disk, quota or file size limit; of a folder's copy, one of its files' errors."""
+    if isinstance(problem, shutil.Error):  # has no errno: a list of (source, destination, what was said)
+        rows = problem.args[0] if problem.args and isinstance(problem.args[0], list) else []
+        return any(f"[Errno {code}]" in str(row[-1]) for row in rows for code in _NO_SPACE)
     return problem.errno in _NO_SPACE
 
 
