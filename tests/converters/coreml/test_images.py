@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 from deploykit.artifact import TensorSpec
-from deploykit.converters.coreml.images import ImageInput
 from deploykit.converters.coreml.runtime import SimulatedRuntime
+from deploykit.converters.images import ImageInput
 from deploykit.data.contract import InputContract, PreprocessSpec
 from deploykit.errors import DataError, UsageError
 from deploykit.reference import Reference

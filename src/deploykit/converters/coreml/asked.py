@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from deploykit.converters.coreml.images import ImageInput, images_in, told, write_images
+from deploykit.converters.coreml.images import images_in, write_images
 from deploykit.converters.coreml.images_options import image_inputs
 from deploykit.converters.coreml.labels import Classes, classes_for, classes_in, write_classes
 from deploykit.converters.coreml.options import descriptions, flag, write_metadata
+from deploykit.converters.images import ImageInput, told
 from deploykit.data.fitting import is_symbol
 from deploykit.data.stated import stated_contract
 from deploykit.report import Finding, failure, note

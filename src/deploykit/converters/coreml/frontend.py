@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from deploykit.artifact import TensorSpec
-    from deploykit.converters.coreml.images import ImageInput
+    from deploykit.converters.images import ImageInput
 
 SOURCE = "deploykit's Core ML lowerings"
 _MIL_TYPES = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import ValidationError
 
-from deploykit.converters.coreml.images import CHANNELS, ImageInput, told
+from deploykit.converters.images import CHANNELS, ImageInput, told
 from deploykit.data.contract import InputContract, PreprocessSpec
 from deploykit.errors import UsageError
 

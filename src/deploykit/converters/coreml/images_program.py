@@ -12,8 +12,8 @@ from coremltools.converters.mil.mil import Var, types
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from deploykit.converters.coreml.images import ImageInput
     from deploykit.converters.coreml.shapes import Flexibility
+    from deploykit.converters.images import ImageInput
 
 _LAYOUTS = {"rgb": ct.colorlayout.RGB, "bgr": ct.colorlayout.BGR, "gray": ct.colorlayout.GRAYSCALE}
 

@@ -16,13 +16,14 @@ from google.protobuf.message import DecodeError
 from deploykit import io
 from deploykit.artifact import TensorSpec, read_manifest
 from deploykit.converters.coreml.door import package_shapes
-from deploykit.converters.coreml.images import ImageInput, image_shapes, images_in
+from deploykit.converters.coreml.images import image_shapes, images_in
 from deploykit.converters.coreml.labels import Classes, classes_in
 from deploykit.converters.coreml.options import metadata_in
 from deploykit.errors import InvalidFileError
 
 if TYPE_CHECKING:
     from deploykit.converters.coreml.shapes import Flexibility
+    from deploykit.converters.images import ImageInput
 
 _ARRAY_TYPES = {65568: "float32", 65552: "float16", 131104: "int32", 65600: "float64", 131080: "int8"}
 _FOUR_BITS = ("int4", "uint4")

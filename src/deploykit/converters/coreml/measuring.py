@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from deploykit.artifact import TensorSpec
-    from deploykit.converters.coreml.images import ImageInput
     from deploykit.converters.coreml.precision import Candidate
     from deploykit.converters.coreml.simulator.halves import HalfInterpreter
+    from deploykit.converters.images import ImageInput
     from deploykit.data import Sample
 
 Array = np.ndarray[Any, Any]

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from deploykit.artifact import TensorSpec
-    from deploykit.converters.coreml.images import ImageInput
     from deploykit.converters.coreml.origins import Origins
+    from deploykit.converters.images import ImageInput
     from deploykit.data import Dataset, Sample
 
 COSTLY = "rounding it costs most of the accuracy on the data"
