@@ -35,7 +35,8 @@ def errors() -> str:
 
 
 def tolerances() -> str:
-    return tolerances_page.page(DOCS.parent / "benchmarks" / "rounding_faults.json")
+    measured = DOCS.parent / "benchmarks"
+    return tolerances_page.page(measured / "rounding_faults.json", measured / "movement_faults.json")
 
 
 def schema() -> str:

@@ -260,7 +260,10 @@ class OutputComparison:
         return (self.tolerance.atol or 0.0) + (self.tolerance.atol_factor or 0.0) * self._max_ref
 
     def result(self) -> dict[str, Any]:
-        """The output's row of the JSON contract; numbers that do not exist (strings, NaN, other shapes) are None."""
+        """The output's row of the JSON contract; numbers that do not exist (strings, NaN, other shapes) are None.
+
+        excess: what of the largest |diff| is beyond rtol * |ref|, as a share of max|ref|, which `atol_factor` limits.
+        """
         measured = self._mismatch is None and not any(self._nonfinite)
         floats = measured and not self._exact_kind
         row: dict[str, Any] = {
@@ -273,6 +276,8 @@ class OutputComparison:
             "passed": self.passed,
             "tolerance": "equal" if self._exact_kind else self.tolerance.describe(),
         }
+        if floats and self.tolerance.elementwise and self._max_ref:
+            row["excess"] = max(self._worst[0], 0.0) / self._max_ref
         if self._exact_kind:
             row["mismatch_share"] = self._unequal / self._elements if self._elements else 0.0
         if any(self._nonfinite):

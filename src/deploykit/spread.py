@@ -1,4 +1,4 @@
-"""How far a quantized model lies from itself: what no engine's comparison with it can fall short of."""
+"""How far a model lies from itself when its values move by roundings: what no engine's comparison can fall short of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit import graph
-from deploykit.comparison import carry_of, compare, runtime_options
+from deploykit.comparison import carry_of, compare, runtime_options, shared_samples
 from deploykit.parity import TOLERANCES
 from deploykit.progress import OnProgress, silent
 from deploykit.runtime import open_runtime
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Four units in the last place of a float32: two orders of summation differ by as much.
 NUDGE = 2.0**-21
+_DRAWS = 4
 
 
 def spread_job(
@@ -62,6 +63,82 @@ def spread_job(
             first.close()
             second.close()
     return {row["name"]: row["sqnr_db"] for row in found["outputs"] if row["sqnr_db"] is not None}
+
+
+def movement_job(
+    reference: str,
+    candidate: str,
+    data: dict[str, Any],
+    options: Mapping[str, Any] | None = None,
+    every_size: bool = False,
+    on_progress: OnProgress = silent,
+) -> dict[str, float]:
+    """How far the outputs of an fp32 ONNX model move, beyond rtol, when its weights move by `NUDGE`, in a worker.
+
+    candidate: the artifact beside it, whose sizes the samples keep to. data, options, every_size: as for
+    `comparison.compare_job`. Each element of each weight is moved up or down, as drawn; the largest "excess"
+    (`parity.OutputComparison.result`) of four draws by output name, both sides in onnxruntime with graph optimisation
+    off. An engine is right when its result is that of a model whose values are a few roundings apart (backward
+    stability: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 1.5).
+    """
+    paths, wanted = (Path(reference), Path(candidate)), runtime_options(options)
+    exact = dataclasses.replace(wanted, optimize=False)
+    first, other = open_runtime(paths[0], exact), open_runtime(paths[1], wanted)
+    found: dict[str, float] = {}
+    try:
+        with tempfile.TemporaryDirectory(prefix="deploykit-movement-") as folder:
+            moved = Path(folder) / "moved.onnx"
+            for seed in range(_DRAWS):
+                loaded = graph.load(paths[0])
+                if not nudge_weights(loaded, seed):
+                    break
+                graph.save(loaded, moved)
+                second = open_runtime(moved, exact)
+                try:
+                    result = compare(
+                        first,
+                        second,
+                        shared_samples(data, first, other, paths, every_size=every_size),
+                        tolerance=TOLERANCES["fp32"],
+                        carry=carry_of(data),
+                        on_progress=on_progress,
+                    )
+                finally:
+                    second.close()
+                for row in result["outputs"]:
+                    found[row["name"]] = max(found.get(row["name"], 0.0), row.get("excess", 0.0))
+    finally:
+        first.close()
+        other.close()
+    return found
+
+
+def nudge_weights(model: ir.Model, seed: int = 0) -> int:
+    """Moves each element of each float32 constant of rank 2 and more by `NUDGE`, up or down as drawn.
+
+    What has one axis may be sizes or scales of a Resize. Returns how many tensors were moved.
+    """
+    import onnx_ir as ir
+
+    rng, count = np.random.default_rng(seed), 0
+
+    def moved(tensor: ir.TensorProtocol | None) -> ir.TensorProtocol | None:
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) < 2:
+            return None
+        values = tensor.numpy()
+        signs = rng.integers(0, 2, values.shape, dtype=np.int8) * np.float32(2) - np.float32(1)
+        return ir.tensor(values * (np.float32(1) + signs * np.float32(NUDGE)), name=tensor.name)
+
+    for value in model.graph.initializers.values():
+        if (tensor := moved(value.const_value)) is not None:
+            value.const_value = tensor
+            count += 1
+    for node in model.graph.all_nodes():
+        attribute = node.attributes.get("value") if node.op_type == "Constant" and not node.domain else None
+        if attribute is not None and (tensor := moved(attribute.as_tensor())) is not None:
+            node.attributes["value"] = ir.AttrTensor("value", tensor)
+            count += 1
+    return count
 
 
 def nudge(model: ir.Model, seed: int = 0) -> int:

@@ -1,7 +1,8 @@
-"""An INT8 artifact that is not within 30 dB of its parent: whether rounding alone does that, or a fault."""
+"""An artifact that is not as near to its ONNX parent as its precision asks: whether rounding alone does that."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import DeploykitError
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from deploykit.artifact import Artifact
 
 ROW = "int8-parent"
+FLOAT_ROW = "fp32"
+# The largest share of max|ref| that rounding excuses: ten times the row, below what bf16, fp16 or TF32 would do.
+_MOST = 10 * (TOLERANCES[FLOAT_ROW].atol_factor or 0.0)
 # Numbers that differ; another shape or NaN is no question of rounding.
 _DIFFERS = ("DK401", "DK406")
 
@@ -29,7 +33,10 @@ def settle(
     *,
     every_size: bool = False,
 ) -> dict[str, Any]:
-    """The result of a comparison, decided by `segments.segments_job` where the limit for the whole was missed.
+    """The result of a comparison, looked into where the limit of the row was missed.
+
+    fp32: `spread.movement_job` says whether the ONNX model itself is as far from itself; see `_settle_float`.
+    INT8 against its parent: `segments.segments_job` decides.
 
     call: runs a job by its name and keyword arguments where the artifacts run. result, data, options, every_size: of
     `comparison.compare_job`.
@@ -39,6 +46,8 @@ def settle(
     """
     failed = [row["name"] for row in result["outputs"] if not row["passed"]]
     errors = {finding["code"] for finding in result["findings"] if finding["severity"] == "error"}
+    if result["row"] == FLOAT_ROW and parent.format == "onnx" and failed and not errors - {"DK401"}:
+        return _settle_float(call, parent, candidate, result, data, options, every_size=every_size)
     if result["row"] != ROW or parent.format != "onnx" or not failed or errors - set(_DIFFERS):
         return result
     both = {"data": data, "options": options}
@@ -62,6 +71,64 @@ def settle(
             *(_rounding(row, found).as_dict() for row in result["outputs"] if row["name"] in failed),
         ],
     }
+
+
+def _settle_float(
+    call: Callable[..., Any],
+    parent: Artifact,
+    candidate: Path,
+    result: dict[str, Any],
+    data: Mapping[str, Any],
+    options: Mapping[str, Any],
+    *,
+    every_size: bool,
+) -> dict[str, Any]:
+    """Outputs pass when the model's own move as far by roundings of its weights, and ten times the row at most.
+
+    What the model does to roundings is measured on the reference alone, so that it does not depend on the candidate.
+    """
+    failed = [row for row in result["outputs"] if not row["passed"]]
+    if any(row.get("excess", math.inf) > _MOST for row in failed):
+        return result
+    files = {"reference": str(parent.path), "candidate": str(candidate)}
+    try:
+        moved = call("deploykit.spread:movement_job", **files, data=data, options=options, every_size=every_size)
+    except DeploykitError:  # what the comparison said stands
+        return result
+    own = {row["name"]: moved.get(row["name"], 0.0) for row in failed}
+    if any(row["excess"] > own[row["name"]] for row in failed):
+        said = [_no_rounding(row, own[row["name"]]).as_dict() for row in failed if row["excess"] > own[row["name"]]]
+        return {**result, "findings": [*result["findings"], *said]}
+    return {
+        **result,
+        "outputs": [
+            {**row, "passed": True, "tolerance": f"{row['tolerance']}, or the model's own movement"}
+            if row["name"] in own
+            else row
+            for row in result["outputs"]
+        ],
+        "findings": [
+            *(finding for finding in result["findings"] if finding["severity"] != "error"),
+            *(_own_movement(row, own[row["name"]]).as_dict() for row in failed),
+        ],
+    }
+
+
+def _own_movement(row: Mapping[str, Any], own: float) -> Finding:
+    text = (
+        f"output {row['name']!r} differs by rounding alone: by {row['excess']:.2g} of its largest value beyond the "
+        f"relative tolerance, where the ONNX model itself moves by {own:.2g} once its weights move by 5e-7, four units "
+        "in their last place"
+    )
+    return note("DK450", text, tensor=row["name"])
+
+
+def _no_rounding(row: Mapping[str, Any], own: float) -> Finding:
+    text = (
+        f"output {row['name']!r}: no rounding explains it: the ONNX model itself moves by {own:.2g} of its largest "
+        f"value beyond the relative tolerance once its weights move by 5e-7, and this is {row['excess']:.2g}"
+    )
+    return note("DK451", text, tensor=row["name"])
 
 
 def _passed(row: dict[str, Any]) -> dict[str, Any]:
