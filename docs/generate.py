@@ -21,6 +21,7 @@ import coreml_page
 import locating_page
 import quantization_page
 import serving_page
+import targets_page
 import tolerances_page
 from sources_page import page
 
@@ -83,6 +84,10 @@ def quantization() -> str:
     return quantization_page.page(DOCS / "parts" / "quantization.md", DOCS.parent / "benchmarks" / "quantization.json")
 
 
+def targets() -> str:
+    return targets_page.page(DOCS / "parts" / "targets.md", DOCS.parent / "benchmarks" / "targets.json")
+
+
 FILES = {
     "coreml.md": coreml,
     "errors.md": errors,
@@ -94,6 +99,7 @@ FILES = {
     "sources.md": sources,
     "quantization.md": quantization,
     "serving.md": serving,
+    "targets.md": targets,
 }
 
 
