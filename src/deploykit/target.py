@@ -60,6 +60,8 @@ class Target:
     """One target, described.
 
     suffix: of the artifact ("" when it is a folder). format: what `inspect` and the runtimes know it by.
+    marker: a file in that folder by which an artifact without a suffix is recognised.
+    formats: further formats that its option `format` writes, and their suffixes.
     versions: names accepted after `@`, the first one the default; empty when the target has none.
     precisions: what `convert` takes, in the vocabulary of `quantize`.
     options: names accepted by `--option`, each with one line of help; `name.*` stands for all that begin so.
@@ -116,6 +118,17 @@ class Target:
     takes: tuple[str, ...] = ()
     makes: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     routes: Mapping[str, Route] = dataclasses.field(default_factory=dict)
+    marker: str = ""
+    formats: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Suffixes of all its artifacts."""
+        return tuple(suffix for suffix in (self.suffix, *self.formats.values()) if suffix)
+
+    def suffix_for(self, options: Mapping[str, Any]) -> str:
+        """The suffix of what `convert` writes with these options; "" for a folder."""
+        return self.formats.get(str(options.get("format")), self.suffix)
 
     def bounded(self, dims: Mapping[str, Sequence[int | None]]) -> dict[str, list[int | None]]:
         """Bounds by symbol, [min, max, *sizes], as its jobs take them: [min, max] where it knows ranges only."""
@@ -261,15 +274,23 @@ def check_options(target: Target, options: Mapping[str, Any]) -> None:
 
 
 def format_of(path: Path) -> str | None:
-    """Artifact format by suffix ("onnx", "openvino", ...); None when no target has it. Loading checks the content."""
+    """Artifact format by suffix ("onnx", "openvino", ...) or by what marks a folder; None when no target has it.
+
+    Loading checks the content.
+    """
     if path.suffix == ".onnx":
         return "onnx"
-    return next((t.format for t in map(get_target, target_names()) if t.suffix and t.suffix == path.suffix), None)
+    known = list(map(get_target, target_names()))
+    for target in known:
+        for format, suffix in ((target.format, target.suffix), *target.formats.items()):
+            if suffix and suffix == path.suffix:
+                return format
+    return next((t.format for t in known if t.marker and (path / t.marker).is_file()), None)
 
 
 def target_of_format(format: str) -> Target | None:
     """The target that runs and inspects artifacts of that format."""
-    return next((t for t in map(get_target, target_names()) if t.format == format), None)
+    return next((t for t in map(get_target, target_names()) if format == t.format or format in t.formats), None)
 
 
 def comparison_worker(target: Target) -> str:

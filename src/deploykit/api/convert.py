@@ -79,7 +79,7 @@ def convert(
     exporting: list[str | Path] = [*translations, *own] if translations else []
     bounds = bounds_of(dims)
     shapes = parse_profiles(profiles)
-    final = io.check_output(Path(output), force=force, suffix=target.suffix or None)
+    final = io.check_output(Path(output), force=force, suffix=target.suffix_for(options or {}) or None)
     require_packages(target, f"converting to {target.title}")
     about: dict[str, Any] = {"seed": seed, "dims": bounds, "contract": contract}
     # What only a converter of ONNX knows keeps the direct way shut.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from deploykit import io
 from deploykit.cli.usage import nearest
 from deploykit.errors import InvalidFileError, UsageError
-from deploykit.target import get_target, parse_target, target_names
+from deploykit.target import format_of, get_target, parse_target, target_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ def onnx_file(path: Path, what: str = "model") -> Path:
 
 def artifact_file(path: Path, what: str = "artifact") -> Path:
     """An existing artifact, a file or a package folder, of a format that some target has."""
-    if path.is_dir() and path.suffix in _suffixes():
+    if path.is_dir() and (path.suffix in _suffixes() or format_of(path) is not None):
         return path
     io.existing_file(path, what)
     if path.suffix not in _suffixes():
@@ -60,7 +60,7 @@ def servable(path: Path) -> Path:
 
 
 def _suffixes() -> list[str]:
-    return sorted({".onnx", *(target.suffix for target in map(get_target, target_names()) if target.suffix)})
+    return sorted({".onnx", *(suffix for name in target_names() for suffix in get_target(name).suffixes)})
 
 
 def source(text: str, *, trust: bool = False) -> str:

@@ -67,9 +67,9 @@ def convert(
     target, version = parse_target(to)
     require_converter(target, version)
     arguments.source(source)
-    io.check_output(output, force=ui.force, suffix=target.suffix or None)
     options = arguments.pairs(option, "--option")
     check_options(target, options)
+    io.check_output(output, force=ui.force, suffix=target.suffix_for(options) or None)
     facts: dict[str, Any] = {
         "inputs": arguments.inputs(input),
         "dims": arguments.dim_ranges(dim),
