@@ -14,6 +14,17 @@ TARGET = Target(
     packages=("openvino",),
     distributions=("openvino",),
     precisions=("fp32", "fp16", "int8", "int8-weights", "int4-weights", "mixed"),
+    options={
+        "weights": "fp16, int8, int8_sym, int4_sym or int4_asym: how weights are stored; activations stay float "
+        "(integers by NNCF: pip install 'deploykit[nncf]')",
+        "group_size": "weights that share a scale with int4: 128 where layers have it; -1 for one scale a channel",
+        "ratio": "share of the weights that become int4, the others int8: 1 by default; 4-bit weights use --calib",
+        "quantizer": "nncf: INT8 by NNCF on --calib, from a float model, instead of deploykit quantize",
+        "preset": "performance (the default) or mixed, of quantizer=nncf: symmetric activations, or fitted ones",
+        "model_type": "transformer: quantizer=nncf keeps what transformers need in float",
+        "preprocess": "true: inputs with a preprocessing take uint8 pictures [N, height, width, 3], and the IR does it",
+        "layout": "NHWC, or NAME:NHWC: inputs or outputs of rank 4 have their channels last in the IR",
+    },
     # What its low-precision pass keeps in one kernel: uint8 activations with a fitted zero point (models with int8 ones
     # come out wrong in 2026.4.1: PP-OCR rec with 5 dB in place of 16, attacut with 11 in place of 34), int8 weights per
     # channel, a float bias. 7-bit weights where ONNX Runtime's scheme has them: without VNNI its x86 kernels saturate
@@ -41,6 +52,7 @@ TARGET = Target(
     inspect="deploykit.converters.openvino.inspect:describe",
     worker="openvino",
     measured="openvino",
+    takes=("calib", "contract"),
     custom_ops="an OpenVINO extension library",
     tables={"": "openvino-2026.4.1"},
 )

@@ -11,18 +11,28 @@ import openvino as ov
 
 from deploykit import graph, io
 from deploykit.converters.bounds import bounds_of_input, fixed_by, unused_bounds
+from deploykit.converters.openvino.compression import compress, expect_compiled, quantize, said, samples_for, stored
+from deploykit.converters.openvino.doors import contract_of, remember_doors
 from deploykit.converters.openvino.extension import core_with
 from deploykit.converters.openvino.interface import interface, remember, versioned
 from deploykit.converters.openvino.masks import keep_masks
+from deploykit.converters.openvino.options import settings_of
+from deploykit.converters.openvino.preprocessing import changes, doors_for, embed, prove
 from deploykit.converters.openvino.reproducible import normalise
 from deploykit.converters.openvino.support import judge
-from deploykit.errors import GateError, VendorError
+from deploykit.data.stated import stated_contract
+from deploykit.errors import GateError, UsageError, VendorError
+from deploykit.lazy import versions_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from deploykit.artifact import TensorSpec
     from deploykit.converters.bounds import Bounds
+    from deploykit.converters.openvino.options import Settings
+    from deploykit.report import Finding
+
+_FLOATS = ("fp32", "fp16", "bf16")
 
 
 def convert_job(
@@ -32,13 +42,20 @@ def convert_job(
     dims: Mapping[str, Sequence[int | None]],
     profiles: Mapping[str, Sequence[Sequence[int]]],
     precision: str,
+    calib: Mapping[str, Any] | None = None,
+    contract: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Writes `output` (.xml) and its .bin; the precision is the ONNX file's own, weights are never compressed.
+    """Writes `output` (.xml) and its .bin; the precision is the ONNX file's own unless an option asks for another.
 
-    dims bound a symbolic dimension wherever it stands; a profile bounds the dimensions of its input.
-    Raises GateError (DK201) for a node that OpenVINO refuses, VendorError when the written IR is not what was read.
+    dims bound a symbolic dimension wherever it stands; a profile bounds the dimensions of its input. calib: a
+    `DataRequest` for NNCF. contract: preprocessing; None: that of the model's manifest.
+    Raises GateError (DK201) for a node that OpenVINO refuses, VendorError when the written IR is not what was read,
+    UsageError for a bad option, MissingDependencyError without NNCF where it is asked for.
     """
     path, final = Path(model), Path(output)
+    settings = settings_of(options, calibrated=calib is not None)
+    if (settings.quantizer or settings.weights) and precision not in _FLOATS:
+        raise _quantized_already(path, precision, settings)
     loaded = graph.load(path)
     inputs, outputs = graph.interface(loaded)
     library = options.get("custom_ops")
@@ -56,23 +73,69 @@ def convert_job(
     inputs = tuple(
         dataclasses.replace(spec, shape=fixed_by(spec, shape)) for spec, shape in zip(inputs, limits, strict=True)
     )
+    doors = doors_for(settings, inputs, outputs, contract if contract is not None else stated_contract(path))
+    prove(doors)
+    before = stored(converted)
+    if settings.mode is not None or settings.quantizer:
+        converted, more = _by_nncf(converted, settings, inputs, calib, before)
+        findings += more
+    converted = embed(converted, inputs, outputs, doors)
     remember(converted, inputs, outputs)
+    remember_doors(converted, doors)
     keep_masks(converted)
     # The folder is a staging one: the user knows the file by its name.
     with io.no_space_named(Path(final.name)):
-        _save(converted, final)
+        _save(converted, final, halved=settings.weights == "fp16")
         normalise(final, _names(loaded))
     written_inputs, written_outputs = interface(core.read_model(final))
     _expect(inputs, written_inputs)
     _expect(outputs, written_outputs)
+    findings += changes(doors, inputs)
+    uses_nncf = settings.mode is not None or settings.quantizer
     return {
         "inputs": [spec.as_dict() for spec in inputs],
         "outputs": [spec.as_dict() for spec in written_outputs],
         "files": [final.name, final.with_suffix(".bin").name],
-        "versions": {"openvino": versioned()},
+        "versions": {"openvino": versioned(), **(versions_of("nncf") if uses_nncf else {})},
         "findings": [finding.as_dict() for finding in findings],
-        "metrics": {"layers": len(converted.get_ops())},
+        "metrics": {"layers": len(converted.get_ops()), "weights": stored(core.read_model(final))},
+        "precision": settings.precision(precision),
+        "interface": {name: door.as_dict() for name, door in doors.items()},
+        **({"contract": contract_of(doors)} if contract_of(doors) else {}),
     }
+
+
+def _by_nncf(
+    model: ov.Model,
+    settings: Settings,
+    inputs: Sequence[TensorSpec],
+    calib: Mapping[str, Any] | None,
+    before: Mapping[str, int],
+) -> tuple[ov.Model, list[Finding]]:
+    """The model with what NNCF makes of it, and what is to be said of it."""
+    feeds, count = None, 0
+    findings: list[Finding] = []
+    if calib is not None:
+        feeds, count, findings = samples_for(model, inputs, calib)
+    if settings.quantizer:
+        assert feeds is not None
+        made = quantize(model, settings, feeds, count)
+    else:
+        made = compress(model, settings, feeds, count)
+    expect_compiled(made)
+    kernels = sum(node.get_type_name() == "FakeQuantize" for node in made.get_ops())
+    return made, [*findings, *said(settings, before, stored(made), kernels)]
+
+
+def _quantized_already(path: Path, precision: str, settings: Settings) -> UsageError:
+    option = "quantizer=nncf" if settings.quantizer else f"weights={settings.weights}"
+    return UsageError(
+        f"{option} takes a float model, and {path.name} is {precision} already",
+        code="DK527",
+        file=path,
+        target="openvino",
+        hint="give the float ONNX model, or leave the option away",
+    )
 
 
 def _refusal(path: Path, problem: Exception, library: str | None) -> Exception:
@@ -96,10 +159,10 @@ def _refusal(path: Path, problem: Exception, library: str | None) -> Exception:
     )
 
 
-def _save(model: ov.Model, final: Path) -> None:
+def _save(model: ov.Model, final: Path, *, halved: bool) -> None:
     try:
         # compress_to_fp16 is on by default and would halve the weights of a float32 model without being asked.
-        ov.save_model(model, final, compress_to_fp16=False)
+        ov.save_model(model, final, compress_to_fp16=halved)
     except RuntimeError:
         # OpenVINO says "iostream error" and no more: writing on where it stopped tells whether the disk is full.
         for member in (final.with_suffix(".bin"), final):

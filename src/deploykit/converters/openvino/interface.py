@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from deploykit.artifact import TensorSpec
+from deploykit.converters.openvino.doors import doors_of, outside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,8 +42,10 @@ def dtype_name(kind: ov.Type) -> str:
 
 
 def interface(model: ov.Model) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Inputs and outputs in the model's order, named as in the ONNX file it came from."""
-    return _specs(model, "inputs", model.inputs), _specs(model, "outputs", model.outputs)
+    """Inputs and outputs in the model's order, named and formed as in the ONNX file it came from."""
+    doors = doors_of(model)
+    found = _specs(model, "inputs", model.inputs), _specs(model, "outputs", model.outputs)
+    return outside(found[0], doors), outside(found[1], doors)
 
 
 def remember(model: ov.Model, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> None:

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import openvino as ov
 
+from deploykit.converters.openvino.doors import contract_of, doors_of
 from deploykit.converters.openvino.extension import core_with
 from deploykit.converters.openvino.inspect import read
 from deploykit.converters.openvino.interface import interface, versioned
@@ -66,6 +67,8 @@ class OpenVinoRuntime(Runtime):
         self._core = core
         self.engine = f"openvino {versioned()} ({device})"
         self.inputs, self.outputs = interface(self._model)
+        self._doors = doors_of(self._model)
+        self.contract = contract_of(self._doors)
         self.taps = _tap(self._model, options.taps)
         self._request = self._compile({}).create_infer_request()
 
@@ -78,10 +81,15 @@ class OpenVinoRuntime(Runtime):
 
     def _infer(self, request: ov.InferRequest, feeds: Feeds) -> Outputs:
         for index, spec in enumerate(self.inputs):
-            request.set_input_tensor(index, as_tensor(feeds[spec.name], self._model.inputs[index]))
+            array = feeds[spec.name] if spec.name not in self._doors else self._doors[spec.name].given(feeds[spec.name])
+            request.set_input_tensor(index, as_tensor(array, self._model.inputs[index]))
         request.infer()
         names = (*(spec.name for spec in self.outputs), *self.taps)
-        return {name: as_array(request.get_output_tensor(place)) for place, name in enumerate(names)}
+        found = {name: as_array(request.get_output_tensor(place)) for place, name in enumerate(names)}
+        for spec in self.outputs:
+            if spec.name in self._doors:
+                found[spec.name] = self._doors[spec.name].taken(found[spec.name])
+        return found
 
     def kernels(self, feeds: Feeds) -> list[Kernel] | None:
         """The kernels of one call, from the graph the plugin executes and its own performance counters."""
@@ -90,7 +98,8 @@ class OpenVinoRuntime(Runtime):
         for _ in range(2):  # the first call allocates; the counters are those of the last one
             self._infer(request, feeds)
         names = [spec.name for spec in self.inputs]
-        shapes = {name: array.shape for name, array in feeds.items()}
+        given = {name: self._doors[name].given(feeds[name]) if name in self._doors else feeds[name] for name in names}
+        shapes = {name: array.shape for name, array in given.items()}
         return kernels_of(compiled.get_runtime_model(), matrix_products(self._model, shapes, names))
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import openvino as ov
 from openvino import opset13 as ops
 
+from deploykit.converters.openvino.doors import doors_of
 from deploykit.converters.openvino.extension import core_with
 from deploykit.converters.openvino.inspect import read
 from deploykit.converters.openvino.interface import interface, versioned
@@ -40,6 +41,7 @@ class OpenVinoTaps(Taps):
         self._properties = properties(options, self._device)
         self.engine = f"openvino {versioned()} ({self._device})"
         self.inputs, self.outputs = interface(self._model)
+        self._doors = doors_of(self._model)
         self._ports: dict[str, tuple[str, int]] = {}  # operator and output by tensor
         self._known: dict[str, str] = {}  # tensor by ONNX name
         self.tensors = {}
@@ -68,11 +70,15 @@ class OpenVinoTaps(Taps):
         part, order = self._part(names, given or {})
         compiled = self._core.compile_model(part, self._device, self._properties)
         request = compiled.create_infer_request()
-        values = {**{spec.name: feeds[spec.name] for spec in self.inputs if spec.name in feeds}, **(given or {})}
+        values = {spec.name: self._taken(spec.name, feeds[spec.name]) for spec in self.inputs if spec.name in feeds}
+        values |= given or {}
         for place, name in enumerate(order):
             request.set_input_tensor(place, as_tensor(values[name], part.inputs[place]))
         request.infer()
         return {name: as_array(request.get_output_tensor(place)) for place, name in enumerate(names)}
+
+    def _taken(self, name: str, array: Array) -> Array:
+        return self._doors[name].given(array) if name in self._doors else array
 
     def save_part(
         self,
