@@ -82,6 +82,7 @@ class Target:
     takes: what `converter` takes besides: "calib" (a `DataRequest` to measure on) and "contract" (preprocessing, JSON);
     and "sizes": bounds with a set of sizes, which are ranges to all others.
     makes: options with which `converter` makes a precision itself from the float ONNX, by precision.
+    defaults: a job that measures what the engine's own defaults change in the numbers, as `module:function`.
     routes: direct routes that need no ONNX, by the exporter that loads the source ("torch", "tensorflow").
     measured: name of the engine whose measured operator table stands in for it where it is not installed.
     """
@@ -114,6 +115,7 @@ class Target:
     elsewhere: str = ""
     renames: bool = False
     beside: str | None = None
+    defaults: str | None = None
     files: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     makes: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)

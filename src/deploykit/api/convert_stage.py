@@ -243,7 +243,16 @@ class ConvertStage(Stage):
                     raise
                 why = "the reference lacks the custom operators, which --custom-ops onnxruntime=FILE brings"
                 return self._not_executed(inputs, made, f"{why}: {problem.message}")
+        if self.target.defaults is not None and not any(f.severity == "error" for f in evidence.findings):
+            self._add_defaults(self.target.defaults, made, evidence)
         return evidence
+
+    def _add_defaults(self, function: str, made: Artifact, evidence: Verification) -> None:
+        """What the engine's own defaults change in the numbers that were compared."""
+        options = {"custom_ops": self.custom_ops} if self.custom_ops else {}
+        found = self._call_beside(function, artifact=str(made.path), data=self._data, options=options)
+        evidence.metrics |= found["metrics"]
+        evidence.findings += map(Finding.from_dict, found["findings"])
 
     def _not_executed(self, inputs: Mapping[str, Artifact], made: Artifact, reason: str) -> Verification:
         said = note(

@@ -124,9 +124,10 @@ def validate(
         if eval is not None or (metric is not None and data is None):
             labelled = {**request, "source": eval, "samples": None, "purpose": "accuracy"}
             result["accuracy"] = _accuracy(sides, labelled, metric or DEFAULT_METRIC, options, on_progress)
+        told = _defaults(sides, request, options, on_progress)
     again = _command(sides, data, samples, {"--rtol": rtol, "--atol": atol, "--min-sqnr": min_sqnr})
     report.add(*(_with_command(Finding.from_dict(facts), again) for facts in result["findings"]))
-    report.add(*where)
+    report.add(*where, *map(Finding.from_dict, told["findings"]))
     report.artifacts = [dataclasses.replace(sides[1], execution=result["execution"]), sides[0]]
     report.metrics = {
         "outputs": result["outputs"],
@@ -139,6 +140,7 @@ def validate(
         **({"segments": result["segments"]} if "segments" in result else {}),
         "tolerance": {"row": row, "limits": TOLERANCES[row].override(rtol, atol, min_sqnr).describe()},
         "data": result["data"],
+        **told["metrics"],
     }
     report.seconds = time.perf_counter() - started
     return report
@@ -164,6 +166,19 @@ def _call(sides: Sequence[Artifact], function: str, on_progress: OnProgress, **a
     blocked = sorted({package for target in targets if target for package in target.blocked})
     name = "-".join(["compare", *blocked])
     return run_isolated(name, function, arguments, block=blocked, on_progress=on_progress)
+
+
+def _defaults(
+    sides: Sequence[Artifact], request: dict[str, Any], options: dict[str, Any], on_progress: OnProgress
+) -> dict[str, Any]:
+    """What the candidate's engine changes by its own defaults on the CPU, for targets that measure it."""
+    target = target_of_format(sides[1].format)
+    if target is None or target.defaults is None or options["device"] not in (None, "cpu"):
+        return {"metrics": {}, "findings": []}
+    found: dict[str, Any] = _call(
+        sides[1:], target.defaults, on_progress, artifact=str(sides[1].path), data=request, options=options
+    )
+    return found
 
 
 def _accuracy(

@@ -50,6 +50,7 @@ TARGET = Target(
     support="deploykit.converters.openvino.support:support_job",
     runtime="deploykit.converters.openvino.runtime:load",
     inspect="deploykit.converters.openvino.inspect:describe",
+    defaults="deploykit.converters.openvino.defaults:measure_job",
     worker="openvino",
     measured="openvino",
     takes=("calib", "contract"),

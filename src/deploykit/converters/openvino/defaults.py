@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.report import note
+from deploykit.progress import OnProgress, silent
+from deploykit.report import Finding, note
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +16,12 @@ _SAMPLES = 4
 _NAMES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 
 
-def measure_job(artifact: str, data: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def measure_job(
+    artifact: str,
+    data: Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
+    on_progress: OnProgress = silent,
+) -> dict[str, Any]:
     """The artifact as OpenVINO runs it when nothing is said, against itself in its own precision, on the CPU.
 
     data: a `DataRequest`. Returns {"metrics": {"default_precision": ...}, "findings": [...]}; metrics are
@@ -52,7 +58,7 @@ def measure_job(artifact: str, data: Mapping[str, Any], options: Mapping[str, An
     return {"metrics": {"default_precision": facts}, "findings": [_told(facts).as_dict()]}
 
 
-def _told(facts: Mapping[str, Any]) -> Any:
+def _told(facts: Mapping[str, Any]) -> Finding:
     if not facts["differs"]:
         text = f"OpenVINO's default precision on this CPU is {facts['hint']}: it computes the same as compared"
         return note("DK589", text, target="openvino")
