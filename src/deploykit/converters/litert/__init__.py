@@ -1,4 +1,4 @@
-"""LiteRT: models are checked against what onnx2tf turns into TensorFlow Lite operators."""
+"""LiteRT: `.tflite` files, run by LiteRT's own interpreter."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ TARGET = Target(
     title="LiteRT",
     suffix=".tflite",
     format="litert",
-    extra=None,
-    packages=(),
-    distributions=(),
+    extra="litert",
+    packages=("ai_edge_litert", "ai_edge_quantizer"),
+    distributions=("ai-edge-litert", "ai-edge-quantizer"),
     precisions=("fp32", "fp16", "int8", "mixed"),
     # The LiteRT quantization specification: int8 activations with a fitted zero point, int8 weights per channel with
     # zero point 0, int32 bias.
@@ -22,6 +22,9 @@ TARGET = Target(
         quantize_bias=True,
         quantize_residual=True,
     ),
+    runtime="deploykit.converters.litert.runtime:load",
+    inspect="deploykit.converters.litert.inspect:describe",
+    worker="litert",
     tables={"": "litert-onnx2tf"},
     elsewhere="pip install onnx2tf, then: onnx2tf -i MODEL -o FOLDER",
 )
