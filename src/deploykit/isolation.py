@@ -43,6 +43,8 @@ _QUIET = {
     "PYTHONIOENCODING": "utf-8",
     "PYTHONUNBUFFERED": "1",
 }
+# Another environment's interpreter must not find this one's packages, nor the user's.
+_ELSEWHERE = {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
 _log_listener: contextvars.ContextVar[LogListener | None] = contextvars.ContextVar("log listener", default=None)
 
 
@@ -288,6 +290,7 @@ class WorkerPool:
     def __init__(self) -> None:
         """An empty pool; no process starts here."""
         self._workers: dict[str, Worker] = {}
+        self._ended: list[Worker] = []
         self._starting = threading.Lock()
         self._closed = False
 
@@ -300,8 +303,19 @@ class WorkerPool:
             if found is None or not found.alive:
                 if interpreter is not None and not Path(interpreter).exists():
                     raise UnavailableError(f"no interpreter for {name}: {interpreter}", hint="deploykit doctor")
-                found = self._workers[name] = Worker(name, interpreter=interpreter or sys.executable)
+                if interpreter is None:
+                    found = self._workers[name] = Worker(name)
+                else:
+                    found = self._workers[name] = Worker(name, interpreter=interpreter, environment=_ELSEWHERE)
             return found
+
+    def end(self, name: str) -> None:
+        """Ends a worker without waiting for it, so that its memory is free; another call starts a new one."""
+        with self._starting:
+            found = self._workers.pop(name, None)
+        if found is not None:
+            found.finish()
+            self._ended.append(found)
 
     def warm(self, wanted: Mapping[str, tuple[Sequence[str], Sequence[str]]]) -> None:
         """Has workers import modules while the caller does something else; a call to one of them waits for its turn.
@@ -322,14 +336,11 @@ class WorkerPool:
     def close(self, *, kill: bool = False) -> None:
         """Ends every worker; all at the same time, since an interpreter with a vendor in it takes a while."""
         self._closed = True
-        for found in list(self._workers.values()):
-            found.finish()
         while self._workers:
-            _, found = self._workers.popitem()
-            if kill:
-                found.kill()
-            else:
-                found.close()
+            self.end(next(iter(self._workers)))
+        while self._ended:
+            found = self._ended.pop()
+            (found.kill if kill else found.close)()
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ from deploykit.api.convert_stage import ConvertStage
 from deploykit.api.export import export, export_stage, parents_of
 from deploykit.api.extensions import extension_libraries, split_translations
 from deploykit.api.routes import OPTION, RouteStage, attempt, not_taken, way_of
+from deploykit.api.warming import imports_of
 from deploykit.converters.profiles import parse_profiles
 from deploykit.data.request import bounds_of, data_request, dim_ranges, known_bounds
 from deploykit.errors import DeploykitError, UsageError
@@ -19,7 +20,7 @@ from deploykit.isolation import run_isolated, workers
 from deploykit.progress import OnProgress, silent
 from deploykit.report import Report, note
 from deploykit.route import ONNX
-from deploykit.stage import run_stage
+from deploykit.stage import Verification, run_stage
 from deploykit.target import (
     Target,
     check_options,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from deploykit.api.extensions import CustomOps
+    from deploykit.artifact import Artifact
 
 
 def convert(
@@ -94,7 +96,9 @@ def convert(
         "seed": seed,
     }
     compared = data_request(data, "parity", samples=samples, **about)
-    with workers():
+    with workers() as pool:
+        if way.via == ONNX:
+            pool.warm(imports_of(target))
         said = [] if way.why == "" else [not_taken(target, way.direct, way.why)]
         if way.via != ONNX:
             found = detect(source)
@@ -112,7 +116,7 @@ def convert(
                     return exported
                 artifact = graph.describe(model)
                 known_bounds(bounds, artifact.inputs, artifact.path.name)
-                stage = ConvertStage(
+                stage = _LastStage(
                     target,
                     version,
                     settings,
@@ -133,6 +137,16 @@ def convert(
             said = said or [note("DK555", f"goes through ONNX (route={ONNX})", target=target.name)]
         report.findings[:0] = [*said, *exported.findings]
         return report
+
+
+class _LastStage(ConvertStage):
+    """A conversion that nothing follows: its worker's memory is free while the artifact is compared."""
+
+    def ensures(self, inputs: Mapping[str, Artifact], made: Artifact, on_progress: OnProgress) -> Verification:
+        """Ends the converter's worker first."""
+        with workers() as pool:
+            pool.end(self.target.worker)
+        return super().ensures(inputs, made, on_progress)
 
 
 def _measured_on(

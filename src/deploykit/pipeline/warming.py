@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from deploykit.api.warming import imports_of
 from deploykit.isolation import workers
-from deploykit.target import comparison_worker, parse_target, unavailable
+from deploykit.target import parse_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,5 @@ def warm(steps: Sequence[Step]) -> None:
                     wanted[worker_of(engine)] = (IMPORTS[engine], BLOCKED)
         for name in dict.fromkeys(step.target for step in steps if step.stage == "convert" and step.target):
             target, _ = parse_target(name)
-            wanted[target.worker] = ((*target.packages, "onnx_ir"), target.blocked)
-            if target.runtime is not None and unavailable(target, simulated=True) is None:
-                wanted[comparison_worker(target)] = ((*target.packages, "onnxruntime", "onnx_ir"), target.blocked)
+            wanted |= imports_of(target)
         pool.warm(wanted)
