@@ -29,6 +29,7 @@ class Route:
     options: the target's options that the writer knows (`describe.*` for a family); with others given only the ONNX
     route does what was asked for.
     hides: packages that the vendor would import where it finds them, for nothing that is used here.
+    preferred: whether it is taken where nobody asks for a way; otherwise the way goes through ONNX.
     beside: `module:function` of a `Beside`, which writes what goes with the artifact; None where nothing does.
     """
 
@@ -38,6 +39,7 @@ class Route:
     options: tuple[str, ...] = ()
     hides: tuple[str, ...] = ()
     beside: str | None = None
+    preferred: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def way_of(target: Target, source: str | Path, options: Mapping[str, Any], given
         return Way(ONNX)
     found = detect(source)
     via = found.kind.via or ""
-    if wanted == AUTO and via not in target.routes:
+    if wanted == AUTO and (via not in target.routes or not target.routes[via].preferred):
         return Way(ONNX)
     why = _unfit(target, wanted if wanted != AUTO else via, found.kind.name, found.kind.title, options, given)
     if wanted == AUTO:
