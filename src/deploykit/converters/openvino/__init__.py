@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from deploykit.converters.vnni import saturates
+from deploykit.route import Route
 from deploykit.target import QuantizationScheme, Target
+
+_ANY_ROUTE = ("layout",)
 
 TARGET = Target(
     name="openvino",
@@ -23,6 +26,7 @@ TARGET = Target(
         "preset": "performance (the default) or mixed, of quantizer=nncf: symmetric activations, or fitted ones",
         "model_type": "transformer: quantizer=nncf keeps what transformers need in float",
         "preprocess": "true: inputs with a preprocessing take uint8 pictures [N, height, width, 3], and the IR does it",
+        "route": "auto (the default: through ONNX, whose nodes every report names), onnx, torch or tensorflow",
         "layout": "NHWC, or NAME:NHWC: inputs or outputs of rank 4 have their channels last in the IR",
     },
     # What its low-precision pass keeps in one kernel: uint8 activations with a fitted zero point (models with int8 ones
@@ -54,6 +58,24 @@ TARGET = Target(
     worker="openvino",
     measured="openvino",
     takes=("calib", "contract"),
+    routes={
+        "torch": Route(
+            title="OpenVINO, from PyTorch's own program",
+            writer="deploykit.converters.openvino.torch_route:write",
+            kinds=("python", "pt2", "torchscript"),
+            options=_ANY_ROUTE,
+            hides=("openvino_telemetry", "nncf", "tensorflow"),
+            preferred=False,
+        ),
+        "tensorflow": Route(
+            title="OpenVINO, from TensorFlow's own graph",
+            writer="deploykit.converters.openvino.tensorflow_route:write",
+            kinds=("savedmodel", "keras", "hdf5"),
+            options=_ANY_ROUTE,
+            hides=("openvino_telemetry", "nncf", "torch"),
+            preferred=False,
+        ),
+    },
     custom_ops="an OpenVINO extension library",
     tables={"": "openvino-2026.4.1"},
 )

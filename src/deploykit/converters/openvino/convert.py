@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import openvino as ov
 
-from deploykit import graph, io
+from deploykit import graph
 from deploykit.converters.bounds import bounds_of_input, fixed_by, unused_bounds
-from deploykit.converters.openvino.compression import compress, expect_compiled, quantize, said, samples_for, stored
-from deploykit.converters.openvino.doors import contract_of, remember_doors
 from deploykit.converters.openvino.extension import core_with
-from deploykit.converters.openvino.interface import interface, remember, versioned
-from deploykit.converters.openvino.masks import keep_masks
+from deploykit.converters.openvino.interface import versioned
 from deploykit.converters.openvino.options import settings_of
-from deploykit.converters.openvino.preprocessing import changes, doors_for, embed, prove
-from deploykit.converters.openvino.reproducible import normalise
+from deploykit.converters.openvino.preprocessing import doors_for
 from deploykit.converters.openvino.support import judge
+from deploykit.converters.openvino.writing import told, write_ir
 from deploykit.data.stated import stated_contract
 from deploykit.errors import GateError, UsageError, VendorError
-from deploykit.lazy import versions_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +25,6 @@ if TYPE_CHECKING:
     from deploykit.artifact import TensorSpec
     from deploykit.converters.bounds import Bounds
     from deploykit.converters.openvino.options import Settings
-    from deploykit.report import Finding
 
 _FLOATS = ("fp32", "fp16", "bf16")
 
@@ -74,57 +68,9 @@ def convert_job(
         dataclasses.replace(spec, shape=fixed_by(spec, shape)) for spec, shape in zip(inputs, limits, strict=True)
     )
     doors = doors_for(settings, inputs, outputs, contract if contract is not None else stated_contract(path))
-    prove(doors)
-    before = stored(converted)
-    if settings.mode is not None or settings.quantizer:
-        converted, more = _by_nncf(converted, settings, inputs, calib, before)
-        findings += more
-    converted = embed(converted, inputs, outputs, doors)
-    remember(converted, inputs, outputs)
-    remember_doors(converted, doors)
-    keep_masks(converted)
-    # The folder is a staging one: the user knows the file by its name.
-    with io.no_space_named(Path(final.name)):
-        _save(converted, final, halved=settings.weights == "fp16")
-        normalise(final, _names(loaded))
-    written_inputs, written_outputs = interface(core.read_model(final))
-    _expect(inputs, written_inputs)
-    _expect(outputs, written_outputs)
-    findings += changes(doors, inputs)
-    uses_nncf = settings.mode is not None or settings.quantizer
-    return {
-        "inputs": [spec.as_dict() for spec in inputs],
-        "outputs": [spec.as_dict() for spec in written_outputs],
-        "files": [final.name, final.with_suffix(".bin").name],
-        "versions": {"openvino": versioned(), **(versions_of("nncf") if uses_nncf else {})},
-        "findings": [finding.as_dict() for finding in findings],
-        "metrics": {"layers": len(converted.get_ops()), "weights": stored(core.read_model(final))},
-        "precision": settings.precision(precision),
-        "interface": {name: door.as_dict() for name, door in doors.items()},
-        **({"contract": contract_of(doors)} if contract_of(doors) else {}),
-    }
-
-
-def _by_nncf(
-    model: ov.Model,
-    settings: Settings,
-    inputs: Sequence[TensorSpec],
-    calib: Mapping[str, Any] | None,
-    before: Mapping[str, int],
-) -> tuple[ov.Model, list[Finding]]:
-    """The model with what NNCF makes of it, and what is to be said of it."""
-    feeds, count = None, 0
-    findings: list[Finding] = []
-    if calib is not None:
-        feeds, count, findings = samples_for(model, inputs, calib)
-    if settings.quantizer:
-        assert feeds is not None
-        made = quantize(model, settings, feeds, count)
-    else:
-        made = compress(model, settings, feeds, count)
-    expect_compiled(made)
-    kernels = sum(node.get_type_name() == "FakeQuantize" for node in made.get_ops())
-    return made, [*findings, *said(settings, before, stored(made), kernels)]
+    facts = write_ir(converted, inputs, outputs, final, settings, doors, calib, _names(loaded), core)
+    facts["findings"][:0] = [finding.as_dict() for finding in findings]
+    return facts | {"precision": settings.precision(precision)}
 
 
 def _quantized_already(path: Path, precision: str, settings: Settings) -> UsageError:
@@ -159,20 +105,6 @@ def _refusal(path: Path, problem: Exception, library: str | None) -> Exception:
     )
 
 
-def _save(model: ov.Model, final: Path, *, halved: bool) -> None:
-    try:
-        # compress_to_fp16 is on by default and would halve the weights of a float32 model without being asked.
-        ov.save_model(model, final, compress_to_fp16=halved)
-    except RuntimeError:
-        # OpenVINO says "iostream error" and no more: writing on where it stopped tells whether the disk is full.
-        for member in (final.with_suffix(".bin"), final):
-            with member.open("ab") as stream:
-                stream.write(bytes(1 << 20))
-                stream.flush()
-                os.fsync(stream.fileno())
-        raise
-
-
 def _restrict(model: ov.Model, limits: list[list[Bounds | None]]) -> None:
     shapes = {}
     for port, bounds in zip(model.inputs, limits, strict=True):
@@ -198,17 +130,5 @@ def _expect_names(specs: Sequence[TensorSpec], ports: Sequence[ov.Output]) -> No
     if len(specs) != len(ports) or any(s.name not in p.get_names() for s, p in zip(specs, ports, strict=True)):
         found = "; ".join(" = ".join(sorted(port.get_names())) for port in ports)
         raise VendorError(
-            f"OpenVINO {versioned()} changed the interface: {_told(specs)} became {found}", target="openvino"
+            f"OpenVINO {versioned()} changed the interface: {told(specs)} became {found}", target="openvino"
         )
-
-
-def _expect(wanted: Sequence[TensorSpec], found: Sequence[TensorSpec]) -> None:
-    """The IR must have the ONNX model's names, order and dtypes."""
-    if [(spec.name, spec.dtype) for spec in wanted] != [(spec.name, spec.dtype) for spec in found]:
-        raise VendorError(
-            f"OpenVINO {versioned()} changed the interface: {_told(wanted)} became {_told(found)}", target="openvino"
-        )
-
-
-def _told(specs: Sequence[TensorSpec]) -> str:
-    return ", ".join(f"{spec.name}: {spec.dtype}" for spec in specs)
