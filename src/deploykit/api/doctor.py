@@ -8,10 +8,16 @@ import os
 import platform
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from deploykit.environments import ENVIRONMENTS, state_of
+from deploykit.environments.making import install as make_environment
+from deploykit.environments.making import remove as remove_environment
+from deploykit.errors import UsageError
 from deploykit.lazy import version_of
+from deploykit.progress import OnProgress, silent
 from deploykit.report import Finding, Report, note
 from deploykit.version import __version__
 
@@ -34,12 +40,30 @@ _OMITTED = {"all", "dev"}
 _NVIDIA = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))
 
 
-def doctor() -> Report:
-    """Versions, extras, CPU features and drivers of this machine; imports no backend.
+def doctor(
+    *,
+    install: str | None = None,
+    remove: str | None = None,
+    force: bool = False,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Versions, extras, managed environments, CPU features and drivers of this machine; imports no backend.
 
+    install: makes that managed environment first, unless it is there (force: in any case). remove: deletes it.
     Returns a report with metrics {"machine": {...}, "core": {distribution: version}, "extras": [{"name", "installed",
-    "packages": {distribution: version or null}, "install": command or null}]} and a note for each missing extra.
+    "packages": {distribution: version or null}, "install": command or null}], "environments": [{"name", "installed",
+    "version", "wanted", "size_bytes", "path", "serves", "refused", "install"}]} and a note for each missing extra.
+    Raises UsageError (DK560, DK800), UnavailableError (DK561, DK562) with the reason where an environment cannot be
+    made, OutputError where its folder cannot be written.
     """
+    started = time.perf_counter()
+    if install is not None and remove is not None:
+        raise UsageError("--install and --remove were both given", hint="give one of them")
+    said = []
+    if install is not None:
+        said.append(_made(install, force=force, on_progress=on_progress))
+    if remove is not None:
+        said.append(_removed(remove))
     core, extras = _requirements()
     rows = [_extra_row(name, members) for name, members in extras.items()]
     report = Report("doctor")
@@ -47,9 +71,26 @@ def doctor() -> Report:
         "machine": _machine(),
         "core": {name: version_of(name) for name in core},
         "extras": rows,
+        "environments": [state_of(name).as_dict() for name in ENVIRONMENTS],
     }
-    report.add(*[_missing(row) for row in rows if not row["installed"]])
+    report.add(*said, *[_missing(row) for row in rows if not row["installed"]])
+    report.seconds = time.perf_counter() - started
     return report
+
+
+def _made(name: str, *, force: bool, on_progress: OnProgress) -> Finding:
+    before = state_of(name, measured=False)
+    made = make_environment(name, force=force, on_progress=on_progress)
+    there = before.installed is not None and not before.outdated and not force
+    text = f"the managed environment {name!r} ({made.installed}) {'was there already' if there else 'was made'}"
+    return note("DK563", f"{text}: {made.path}, {made.size_bytes / 1e9:.1f} GB")
+
+
+def _removed(name: str) -> Finding:
+    before = remove_environment(name)
+    if before.installed is None:
+        return note("DK563", f"the managed environment {name!r} was not there; nothing is left of it")
+    return note("DK563", f"the managed environment {name!r} ({before.installed}) was removed: {before.path}")
 
 
 def _missing(row: dict[str, Any]) -> Finding:

@@ -202,7 +202,24 @@ def _doctor(report: Report) -> list[Section]:
         _table("This machine", ("", ""), machine, flexible=("",)),
         _table("Every install", ("", ""), core),
         _table("Extras", ("extra", "state", "packages", "install with"), extras, flexible=("packages",)),
+        _environments(metrics["environments"]),
     ]
+
+
+def _environments(rows: list[dict[str, Any]]) -> Section:
+    told = [
+        (
+            row["name"],
+            "installed" if row["installed"] else "outdated" if row["version"] else "not installed",
+            row["version"] or row["wanted"] or "",
+            megabytes(row["size_bytes"]) if row["version"] else "",
+            row["path"] if row["version"] else row["install"] or row["refused"],
+            row["serves"],
+        )
+        for row in rows
+    ]
+    columns = ("environment", "state", "version", "MB", "where, or install with", "serves")
+    return _table("Managed environments", columns, told, flexible=("where, or install with", "serves"))
 
 
 def _explain(report: Report) -> list[Section]:
