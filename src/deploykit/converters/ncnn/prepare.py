@@ -88,11 +88,9 @@ def _pool(model: ir.Model, node: ir.Node) -> None:
 
 def _with_axis(add: Any, constant: Any, version: int, value: ir.Value, op: str, axes: list[int]) -> ir.Value:
     """Squeeze or Unsqueeze, whose axes became an input in opset 13."""
-    found: ir.Value
-    if version < 13:
-        found = add(op, value, axes=axes)
-    else:
-        found = add(op, value, constant(f"{op.lower()}_axes", axes))
+    found: ir.Value = (
+        add(op, value, axes=axes) if version < 13 else add(op, value, constant(f"{op.lower()}_axes", axes))
+    )
     return found
 
 

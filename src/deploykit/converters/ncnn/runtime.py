@@ -64,6 +64,8 @@ class NcnnRuntime(Runtime):
         choices = self._network.opt
         choices.num_threads = options.threads or _cores()
         choices.use_vulkan_compute = False
+        if not options.spin:
+            choices.openmp_blocktime = 0
         if options.exact:
             for name in _LOSSY:
                 if hasattr(choices, name):
