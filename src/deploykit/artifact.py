@@ -48,6 +48,7 @@ class Artifact:
     precision: "fp32", "fp16", "int8", "int8-weights", ...
     execution: whether its parity was proven on the real engine, simulated, or not executed here.
     interface: where inputs and outputs differ from those of the model it was made from, and which sizes they take.
+    built_for: what alone loads it: {"tensorrt": "10.16.1", "compute_capabilities": ["8.9"]}; empty where others do.
     companions: files and folders beside it that are not part of it (`m.assets`, the tokenizer of `m.onnx`).
     parent_sha256: digest of the artifact it was made from; None for a source.
     """
@@ -69,6 +70,7 @@ class Artifact:
     files: tuple[str, ...] = ()
     companions: tuple[str, ...] = ()
     interface: dict[str, Any] = dataclasses.field(default_factory=dict)
+    built_for: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, path: Path, format: str, *, files: tuple[str, ...] = (), **facts: Any) -> Artifact:
@@ -111,6 +113,7 @@ class Artifact:
             "options": self.options,
             "tool_versions": dict(sorted(self.tool_versions.items())),
             **({"interface": self.interface} if self.interface else {}),
+            **({"built_for": self.built_for} if self.built_for else {}),
             "files": {name: io.digest([self.path.parent / name]) for name in self.files},
             **(
                 {"companions": {name: io.digest([self.path.parent / name]) for name in self.companions}}
@@ -148,6 +151,7 @@ def artifact_from_dict(facts: dict[str, Any], path: Path | None = None) -> Artif
         files=tuple(files),
         companions=tuple(facts.get("companions") or ()),
         interface=facts.get("interface") or {},
+        built_for=facts.get("built_for") or {},
     )
 
 

@@ -25,6 +25,7 @@ class Product:
     files: names beside the main file that belong to the artifact, main file first; empty when there is only one.
     companions: names beside it that are published along and are not part of it.
     interface: how inputs and outputs differ from those of the model, in JSON form, for the manifest.
+    built_for: the engine version and GPUs that alone load the artifact, for the manifest; empty where others do.
     kept: what to publish beside the output, under its own name, when a finding fails: the best that was possible. It is
     a path from the staging folder into a folder of its own.
     """
@@ -41,6 +42,7 @@ class Product:
     companions: tuple[str, ...] = ()
     kept: str | None = None
     interface: dict[str, Any] = dataclasses.field(default_factory=dict)
+    built_for: dict[str, Any] = dataclasses.field(default_factory=dict)
     findings: list[Finding] = dataclasses.field(default_factory=list)
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -148,6 +150,7 @@ def _make(
             options=stage.options,
             tool_versions=product.tool_versions,
             interface=product.interface,
+            built_for=product.built_for,
         )
         report.artifacts.append(made)
         try:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
 from deploykit.api.extensions import digests
+from deploykit.api.fixed_place import at_a_fixed_place, made_at_a_fixed_place
 from deploykit.artifact import Artifact, TensorSpec
+from deploykit.converters.profiles import as_sets, hull
 from deploykit.data.request import data_request
 from deploykit.data.stated import stated_contract
-from deploykit.errors import DeploykitError, GateError, UnavailableError
+from deploykit.errors import GateError, UnavailableError
 from deploykit.isolation import run_alone, run_isolated
 from deploykit.progress import OnProgress, Progress
 from deploykit.report import Finding, failure, note, warning
@@ -23,15 +24,16 @@ from deploykit.taps import can_tap
 from deploykit.target import Target, check_options, comparison_worker, unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from deploykit.converters.profiles import Profile
+    from deploykit.converters.profiles import ProfileSets
 
 
 class ConvertStage(Stage):
     """Builds one target's artifact from an ONNX artifact and compares it with its parent and its float source.
 
-    dims: bounds by symbol, [min, max or None, *sizes]. profiles: [min, opt, max shape] by input.
+    dims: bounds by symbol, [min, max or None, *sizes]. profiles: [min, opt, max shape] by input, or a list of such;
+    targets that take one get the range of them all.
     precision: what the ONNX holds; None takes what the artifact says. data_request: a `DataRequest` for the comparison.
     reference: the float source, for the second gate; None leaves that gate out.
     custom_ops: each engine's extension library, by target name.
@@ -48,7 +50,7 @@ class ConvertStage(Stage):
         version: str | None = None,
         options: Mapping[str, Any] | None = None,
         dims: Mapping[str, Sequence[int | None]] | None = None,
-        profiles: Mapping[str, Profile] | None = None,
+        profiles: ProfileSets | None = None,
         precision: str | None = None,
         data_request: Mapping[str, Any] | None = None,
         reference: Artifact | None = None,
@@ -63,7 +65,10 @@ class ConvertStage(Stage):
         self.version = version
         self.target_options = dict(options or {})
         self.dims = {name: list(bounds) for name, bounds in (dims or {}).items()}
-        self.profiles = dict(profiles or {})
+        sets = as_sets(profiles or {})
+        several = len(sets) > 1 and "profiles" in target.takes
+        self.profiles: ProfileSets = sets if several else hull(sets)
+        self._merged = len(sets) if len(sets) > 1 and not several else 0
         self.precision = precision
         self.data_request = dict(data_request) if data_request is not None else None
         self.reference = reference
@@ -139,8 +144,15 @@ class ConvertStage(Stage):
         return found
 
     def _widened(self) -> list[Finding]:
-        """A note for each set of sizes that the target takes as a range."""
+        """A note for each set of sizes, and for several profiles, that the target takes as a range."""
         bounded = self.target.bounded(self.dims)
+        merged = f"{self.target.title} takes one range of shapes; the {self._merged} profiles are merged into it"
+        return [
+            *([note("DK545", merged, target=self.target.name)] if self._merged else []),
+            *self._widened_sizes(bounded),
+        ]
+
+    def _widened_sizes(self, bounded: Mapping[str, Sequence[int | None]]) -> list[Finding]:
         return [
             note(
                 "DK545",
@@ -160,18 +172,23 @@ class ConvertStage(Stage):
         if self.target.converter is None:
             raise AssertionError(f"{self.target.name} has no converter")
         call = run_alone if self.target.alone else run_isolated
-        with _at_a_fixed_place(model) if self.target.alone else contextlib.nullcontext(model.path) as path:
-            made = self._converted(call, path, output, precision)
+        with at_a_fixed_place(model) if self.target.alone else contextlib.nullcontext(model.path) as path:
+            if "prove_reproducible" in self.target.options:
+                twice = str(self.target_options.get("prove_reproducible")).lower() in ("true", "1", "yes", "on")
+                make = functools.partial(self._converted, call, path, precision=precision)
+                made = made_at_a_fixed_place(make, output, self.target, twice=twice)
+            else:
+                made = self._converted(call, path, output, precision)
         precision = made.get("precision", precision)  # an option may ask for another one
         self._contract = made.get("contract", self._contract) or stated_contract(model.path)
         findings = [Finding.from_dict(facts) for facts in made["findings"]]
-        companions: list[str] = []
+        companions: list[str] = made.get("companions", [])
         if self.target.beside is not None and not any(finding.severity == "error" for finding in findings):
             beside = self._beside(self.target.beside, model, output, precision)
-            companions = beside["companions"]
+            companions = [*companions, *beside["companions"]]
             findings += [Finding.from_dict(facts) for facts in beside["findings"]]
         return Product(
-            format=self.target.format,
+            format=made.get("format", self.target.format),
             inputs=tuple(TensorSpec.from_dict(facts) for facts in made["inputs"]),
             outputs=tuple(TensorSpec.from_dict(facts) for facts in made["outputs"]),
             target=self.target.name,
@@ -180,6 +197,7 @@ class ConvertStage(Stage):
             tool_versions=made["versions"],
             files=tuple(made["files"]),
             interface=made.get("interface") or {},
+            built_for=made.get("built_for") or {},
             companions=tuple(companions),
             findings=findings,
             metrics={**made["metrics"], **({"route": ONNX} if self.target.routes else {})},
@@ -317,29 +335,6 @@ def recorded_options(target: Target, options: Mapping[str, Any]) -> dict[str, An
         if isinstance(options.get(name), (str, Path)) and Path(options[name]).is_file():
             found[name] = {"sha256": io.file_sha256(Path(options[name]))}
     return found
-
-
-@contextlib.contextmanager
-def _at_a_fixed_place(model: Artifact) -> Iterator[Path]:
-    """The model under a path of one length: a vendor that numbers by address is moved by the path's characters, too.
-
-    What is raised meanwhile names the model's own path.
-    """
-    with io.scratch_folder() as folder:
-        place = Path(folder) / "model.onnx"
-        for name in model.files or (model.path.name,):
-            copy = place if name == model.path.name else Path(folder) / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(model.path.parent / name, copy)
-            except OSError:  # another file system
-                shutil.copyfile(model.path.parent / name, copy)
-        try:
-            yield place
-        except DeploykitError as problem:
-            problem.message = problem.message.replace(str(place), str(model.path))
-            problem.file = str(model.path) if problem.file == str(place) else problem.file
-            raise
 
 
 def _node_finding(row: Mapping[str, Any], target: Target) -> Finding:

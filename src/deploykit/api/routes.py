@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.api.convert_stage import ConvertStage, recorded_options
 from deploykit.artifact import Artifact, TensorSpec
+from deploykit.converters.profiles import hull
 from deploykit.errors import UnavailableError, UsageError, VendorError
 from deploykit.exporters.sources import detect
 from deploykit.isolation import run_isolated
@@ -21,7 +22,7 @@ from deploykit.target import unavailable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from deploykit.converters.profiles import Profile
+    from deploykit.converters.profiles import ProfileSets
     from deploykit.exporters.stage import ExportStage
     from deploykit.route import Route
     from deploykit.target import Target
@@ -92,7 +93,7 @@ def _unfit(
     unknown = [option for option in options if not any(fnmatch.fnmatchcase(option, name) for name in known)]
     if unknown:
         return f"--option {unknown[0]} is known to the ONNX route only"
-    used = [option for option, value in given.items() if value]
+    used = [option for option, value in given.items() if value and option.removeprefix("--") not in route.takes]
     return f"{used[0]} is known to the ONNX route only" if used else ""
 
 
@@ -101,7 +102,7 @@ class RouteStage(Stage):
 
     via: name of the route. export: the stage that would export the source, which knows how it is loaded.
     reference: an ONNX of the source, for a second comparison. proven: whether an artifact that cannot be executed here
-    is refused. The inputs of `run_stage` are `export.parents_of(source)`.
+    is refused. calib, calib_sha256: as of `ConvertStage`. The inputs of `run_stage` are `export.parents_of(source)`.
     """
 
     name = "convert"
@@ -113,18 +114,22 @@ class RouteStage(Stage):
         export: ExportStage,
         version: str | None,
         options: Mapping[str, Any],
-        profiles: Mapping[str, Profile],
+        profiles: ProfileSets,
         data_request: Mapping[str, Any],
         reference: Artifact | None,
         *,
         proven: bool,
+        calib: Mapping[str, Any] | None = None,
+        calib_sha256: str | None = None,
     ) -> None:
         self.target = target
         self.via = via
+        self.given = {"calib": dict(calib)} if calib is not None else {}
+        self.calib_sha256 = calib_sha256
         self.export = export
         self.version = version
         self.settings = {name: value for name, value in options.items() if name != OPTION}
-        self.profiles = dict(profiles)
+        self.profiles = hull(profiles)
         self.data = dict(data_request)
         self.reference = reference
         self.proven = proven
@@ -146,6 +151,7 @@ class RouteStage(Stage):
             "profiles": self.profiles,
             "source": self.export.options,
             "reference_sha256": self.reference.sha256 if self.reference else None,
+            **({"calib_sha256": self.calib_sha256} if self.given else {}),
         }
 
     def requires(self, inputs: Mapping[str, Artifact]) -> list[Finding]:
@@ -173,6 +179,7 @@ class RouteStage(Stage):
                 "options": options,
                 "profiles": self.profiles,
                 "data": self.data,
+                **self.given,
             },
         )
         self._integers = made["metrics"].pop("integers")
@@ -185,6 +192,7 @@ class RouteStage(Stage):
             tool_versions=made["versions"],
             files=tuple(made["files"]),
             companions=tuple(made.get("companions", ())),
+            interface=made.get("interface") or {},
             findings=[Finding.from_dict(facts) for facts in made["findings"]],
             metrics={**made["metrics"], "route": self.via},
         )

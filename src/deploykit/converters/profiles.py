@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
 
     from deploykit.artifact import TensorSpec
 
+    # Of an engine with one profile: by input; of one with several: in their order.
+    ProfileSets = dict[str, "Profile"] | Sequence[Mapping[str, "Profile"]]
+
 Profile = list[list[int]]  # min, opt, max shape
+MOST_PROFILES = 16  # each one holds kernels of its own, and is chosen by hand at run time
 Bounds = list[int | None]  # min, max of a symbolic dimension; None: open
 _SHAPE = re.compile(r"\d+(x\d+)*")
 _EXAMPLE = "--profile x=1x3x224x224:8x3x224x224:64x3x224x224"
@@ -68,16 +73,94 @@ def _shape(name: str, value: str | Sequence[int]) -> list[int]:
     return [int(size) for size in value]
 
 
-def parse_profiles(profiles: Iterable[str] | Mapping[str, Sequence[Any]]) -> dict[str, Profile]:
-    """All profiles of a command line (`INPUT=MIN:OPT:MAX` each) or of a file (name: three shapes)."""
+def parse_profiles(profiles: Iterable[str] | Mapping[str, Sequence[Any]]) -> list[dict[str, Profile]]:
+    """All profiles of a command line (`INPUT=MIN:OPT:MAX` each) or of a file (name: three shapes, or a list of such).
+
+    An input that is named again gets its shapes of the next profile; one that is named once has the same in all.
+    Returns shapes by input for each profile; empty where there is none. Raises UsageError (DK521).
+    """
+    given: dict[str, list[Profile]] = {}
     if hasattr(profiles, "items"):
-        return {name: profile_of(name, shapes) for name, shapes in profiles.items()}
-    return dict(parse_profile(text) for text in profiles)
+        for name, value in profiles.items():
+            given[name] = [profile_of(name, shapes) for shapes in (value if _are_several(value) else [value])]
+    else:
+        for text in profiles:
+            name, profile = parse_profile(text)
+            given.setdefault(name, []).append(profile)
+    count = max(map(len, given.values()), default=0)
+    for name, found in given.items():
+        if len(found) not in (1, count):
+            raise UsageError(
+                f"input {name!r} has {len(found)} profiles where another one has {count}",
+                code="DK521",
+                tensor=name,
+                hint="each input has one in every profile, in the same order, or one for all of them",
+            )
+    if count > MOST_PROFILES:
+        raise UsageError(
+            f"{count} profiles are more than the {MOST_PROFILES} that an engine is built with here",
+            code="DK521",
+            hint="leave out those that others cover",
+        )
+    return [{name: found[min(k, len(found) - 1)] for name, found in given.items()} for k in range(count)]
+
+
+def _are_several(value: Sequence[Any]) -> bool:
+    """Whether a file's entry is a list of profiles: of lists that hold shapes, not sizes."""
+    return bool(value) and all(
+        isinstance(each, (list, tuple)) and each and not isinstance(each[0], int) for each in value
+    )
+
+
+def as_sets(profiles: ProfileSets) -> list[dict[str, Profile]]:
+    """Profiles in their order, of either form."""
+    if isinstance(profiles, dict):
+        return [dict(profiles)] if profiles else []
+    return [dict(shapes) for shapes in profiles]
+
+
+def hull(profiles: ProfileSets) -> dict[str, Profile]:
+    """One profile by input that takes what any of several takes, for targets that know ranges only."""
+    sets = as_sets(profiles)
+    found: dict[str, Profile] = {}
+    for shapes in sets:
+        for name, (low, usual, high) in shapes.items():
+            known = found.setdefault(name, [low, usual, high])
+            if len(known[0]) == len(low):
+                found[name] = [list(map(min, known[0], low)), known[1], list(map(max, known[2], high))]
+    return found
 
 
 def describe(profile: Profile) -> str:
     """As on the command line: `1x3x224x224:8x3x224x224:64x3x224x224`."""
     return ":".join("x".join(str(size) for size in shape) for shape in profile)
+
+
+def resolve_sets(
+    inputs: Sequence[TensorSpec],
+    dims: Mapping[str, Sequence[int | None]],
+    profiles: ProfileSets,
+    *,
+    target: str,
+) -> tuple[list[dict[str, Profile]], list[Finding]]:
+    """Every profile of an engine, complete, and what is missing or does not fit; see `resolve_profiles`.
+
+    Without a profile, dimensions that have a set of sizes (`[min, max, *sizes]`) give one for each combination of them.
+    """
+    sets = as_sets(profiles)
+    variants: list[Mapping[str, Sequence[int | None]]] = [dims]
+    listed = {name: bounds[2:] for name, bounds in dims.items() if bounds[2:]}
+    if listed and not sets and math.prod(map(len, listed.values())) <= MOST_PROFILES:
+        chosen = itertools.product(*listed.values())
+        variants = [{**dims, **{name: [n, n] for name, n in zip(listed, sizes, strict=True)}} for sizes in chosen]
+    resolved: list[dict[str, Profile]] = []
+    findings: list[Finding] = []
+    for given, bounds in itertools.product(sets or [{}], variants):
+        shapes, said = resolve_profiles(inputs, bounds, given, target=target)
+        findings += [finding for finding in said if finding not in findings]
+        if shapes and shapes not in resolved:
+            resolved.append(shapes)
+    return resolved, findings
 
 
 def resolve_profiles(

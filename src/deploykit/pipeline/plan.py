@@ -12,6 +12,7 @@ from deploykit.data.digests import digest_of, is_callable
 from deploykit.data.request import bounds_of
 from deploykit.isolation import run_isolated
 from deploykit.pipeline.config import Config, anchored, in_file, named_file
+from deploykit.pipeline.sections import profile_texts
 from deploykit.precision import PRECISIONS
 from deploykit.target import parse_target
 
@@ -242,7 +243,11 @@ class _Planner:
         data, digest = self._data(self._parity_data(precision))
         options: dict[str, Any] = {
             "to": name,
-            "profiles": [f"{tensor}={':'.join(shapes)}" for tensor, shapes in sorted(section.profiles.items())],
+            "profiles": [
+                f"{tensor}={':'.join(shapes)}"
+                for tensor, given in sorted(section.profiles.items())
+                for shapes in profile_texts(given)
+            ],
             "dims": self.dims,
             "samples": self.config.validation.samples,
             "contract": self.contract,
@@ -256,7 +261,7 @@ class _Planner:
             making = dict(target.makes[precision])
             calib, calib_digest = self._data(entry.calib or self.config.validation.data)
         options["options"] = {**section.options, **self._files(target, section.options), **making}
-        file = f"{self.model}{target.suffix}"
+        file = f"{self.model}{target.suffix_for(section.options)}"
         return Step(
             key=f"convert {name} {precision}",
             stage="convert",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -11,6 +11,9 @@ from deploykit import precision as precisions
 from deploykit.data import specs
 from deploykit.data.contract import PreprocessSpec
 from deploykit.errors import DeploykitError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Precision = Literal["fp32"] | precisions.Name
 
@@ -108,22 +111,30 @@ class QuantizeSection(Section):
         return self
 
 
+def profile_texts(given: Sequence[str] | Sequence[Sequence[str]]) -> list[list[str]]:
+    """The profiles of one input, each its three shapes."""
+    if all(isinstance(shape, str) for shape in given):
+        return [[str(shape) for shape in given]]
+    return [[str(shape) for shape in shapes] for shapes in given]
+
+
 class TargetSection(Section):
     """One target: what to make for it."""
 
     precisions: list[Precision] | None = None
     """Default: fp32 and every precision under `quantize` that the target takes."""
     options: dict[str, Any] = {}
-    profiles: dict[str, list[str]] = {}
-    """TensorRT: input name to [MIN, OPT, MAX] shapes, each like 1x3x224x224."""
+    profiles: dict[str, list[str] | list[list[str]]] = {}
+    """TensorRT: input name to [MIN, OPT, MAX] shapes, each like 1x3x224x224; or a list of such for several profiles."""
 
     @field_validator("profiles")
     @classmethod
-    def _three(cls, profiles: dict[str, list[str]]) -> dict[str, list[str]]:
-        for name, shapes in profiles.items():
-            if len(shapes) != 3:
-                message = f"the profile of {name!r} needs three shapes (min, opt, max), and has {len(shapes)}"
-                raise ValueError(message)
+    def _three(cls, profiles: dict[str, list[str] | list[list[str]]]) -> dict[str, list[str] | list[list[str]]]:
+        for name in profiles:
+            for shapes in profile_texts(profiles[name]):
+                if len(shapes) != 3:
+                    message = f"the profile of {name!r} needs three shapes (min, opt, max), and has {len(shapes)}"
+                    raise ValueError(message)
         return profiles
 
 

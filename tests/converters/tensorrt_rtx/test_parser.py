@@ -7,13 +7,14 @@ from onnx import parser as text
 
 trt = pytest.importorskip("tensorrt_rtx")
 
-from deploykit.converters.tensorrt_rtx.parser import VendorLog, _reason, node_in  # noqa: E402 - after the skip
+from deploykit.converters.tensorrt.engine import node_in, reason_of  # noqa: E402 - after the skip
+from deploykit.converters.tensorrt_rtx.parser import VendorLog  # noqa: E402
 
 
 def test_a_setting_that_is_dropped_is_an_error_though_the_plan_is_built():
     log = VendorLog()
     config = trt.Builder(log).create_builder_config()
-    start = len(log.messages)
+    start = len(log.kept.messages)
     config.hardware_compatibility_level = trt.HardwareCompatibilityLevel.AMPERE_PLUS  # logged as a warning only
     (found,) = log.findings(start)
     assert (found.code, found.severity) == ("DK523", "error")
@@ -23,7 +24,7 @@ def test_a_setting_that_is_dropped_is_an_error_though_the_plan_is_built():
 def test_a_rejected_parameter_is_an_error():
     log = VendorLog()
     config = trt.Builder(log).create_builder_config()
-    start = len(log.messages)
+    start = len(log.kept.messages)
     config.runtime_platform = trt.RuntimePlatform.WINDOWS_AMD64
     assert {finding.severity for finding in log.findings(start)} == {"error"}
 
@@ -68,6 +69,6 @@ def test_a_reason_leaves_out_sources_and_the_missing_driver():
         "/_src/optimizer/common/nodeBase.cpp:456)\n[checkMacros.cpp::catchCudaError::250] Error Code 1: Cuda Runtime "
         "(cudaError 35: CUDA driver version is insufficient for CUDA runtime version)"
     )
-    told = _reason("DequantizeLinear", said, "f")
+    told = reason_of("DequantizeLinear", said, "f")
     assert told.endswith("(n: input has type Int32)")
     assert "cuda" not in told.lower()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 
+from deploykit.converters.tensorrt.options import SHARED
 from deploykit.target import QuantizationScheme, Target
 
 
@@ -29,7 +30,8 @@ TARGET = Target(
     precisions=("fp32", "fp16", "bf16", "int8", "int4-weights", "mixed"),
     options={
         "sm": "GPU generations the engine is built for, as compute capabilities: sm=89,120 (the default)",
-        "tf32": "true lets fp32 layers use TF32 tensor cores, which round inputs to 10 bits (default: false)",
+        **SHARED,
+        "prove_reproducible": "true builds a second time in another process and fails where the bytes differ",
     },
     # What its parser takes: int8 on both sides, zero points of 0, a float bias. The residual of an Add with its own
     # Q/DQ keeps the sum in int8.
@@ -47,5 +49,6 @@ TARGET = Target(
     measured="tensorrt-rtx",
     custom_ops="a TensorRT plugin library with getCreators",
     alone=True,
+    takes=("profiles", "sizes"),
     runs_on="deploykit.converters.tensorrt_rtx:why_not_here",
 )

@@ -32,21 +32,3 @@ def compute_capabilities(options: Mapping[str, Any], known: Iterable[str]) -> li
             hint="--option sm=89,120",
         )
     return [name for name in valid if name in wanted]
-
-
-def flag(options: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
-    """An option that is true or false. Raises UsageError (DK527) for anything else."""
-    value = options.get(name, default)
-    if isinstance(value, bool):
-        return value
-    text = str(value).strip().lower()
-    if text in {"true", "1", "yes", "on"}:
-        return True
-    if text in {"false", "0", "no", "off"}:
-        return False
-    raise UsageError(
-        f"option {name!r} is true or false, not {value!r}",
-        code="DK527",
-        target="tensorrt-rtx",
-        hint=f"--option {name}=true",
-    )

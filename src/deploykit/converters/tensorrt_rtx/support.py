@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import tensorrt_rtx as trt
 
 from deploykit import graph
-from deploykit.converters.profiles import Profile, resolve_profiles
-from deploykit.converters.tensorrt_rtx.network import interface_changes, shape_inputs
-from deploykit.converters.tensorrt_rtx.options import compute_capabilities, flag
-from deploykit.converters.tensorrt_rtx.parser import NAME, ParseProblem, check_model, load_plugins, parsed, source_label
+from deploykit.converters.profiles import resolve_sets
+from deploykit.converters.tensorrt.findings import interface_changes
+from deploykit.converters.tensorrt.options import settings
+from deploykit.converters.tensorrt_rtx.network import shape_inputs
+from deploykit.converters.tensorrt_rtx.options import compute_capabilities
+from deploykit.converters.tensorrt_rtx.parser import NAME, check_model, load_plugins, parsed, source_label
 from deploykit.opsupport.limits import load_limits
 from deploykit.opsupport.verdict import Verdict, supported, unknown, unsupported
 from deploykit.report import Finding, failure
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from deploykit.artifact import TensorSpec
+    from deploykit.converters.profiles import ProfileSets
+    from deploykit.converters.tensorrt.engine import ParseProblem
 
 _TOP_K_LIMIT = 3840  # "K exceeds the maximum value allowed (3840)", said by the builder only, after parsing
 _ASK = "rewrite it with operators that TensorRT has, or keep this part in another runtime"
@@ -42,18 +46,18 @@ def support_job(
     model: str,
     options: Mapping[str, Any],
     dims: Mapping[str, Sequence[int | None]],
-    profiles: Mapping[str, Profile],
+    profiles: ProfileSets,
 ) -> dict[str, Any]:
     """A verdict for every node, subgraph bodies included, and what profiles are missing.
 
     Raises UsageError (DK522, DK527) for a bad option.
     """
     compute_capabilities(options, trt.ComputeCapability.__members__)
-    flag(options, "tf32")
+    settings(options, NAME)
     load_plugins(options.get("custom_ops"))
     path = Path(model)
     loaded = graph.load(path)
-    _, findings = resolve_profiles(graph.interface(loaded)[0], dims, profiles, target=NAME)
+    _, findings = resolve_sets(graph.interface(loaded)[0], dims, profiles, target=NAME)
     problems, subgraphs = check_model(path)
     taken = {index for fine, nodes in subgraphs if fine for index in nodes}
     nodes: list[ir.Node] = []
@@ -106,7 +110,7 @@ def _network_problems(path: Path, inputs: Sequence[TensorSpec], outputs: Sequenc
         if network is None:
             return []
         changed = [
-            dataclasses.replace(finding, code="DK202") for finding in interface_changes(network, inputs, outputs)
+            dataclasses.replace(finding, code="DK202") for finding in interface_changes(network, inputs, outputs, NAME)
         ]
         deciding = [
             failure(
