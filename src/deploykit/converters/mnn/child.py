@@ -18,10 +18,12 @@ def _convert(arguments: list[str]) -> None:
     _tools.mnnconvert(["mnnconvert", *arguments])
 
 
-def _look(path: str) -> dict[str, Any]:
-    """Interface, operators and identifier of a file; nothing of it is computed."""
-    import MNN
-    from MNN import expr, nn
+def look(path: str, *, inside: bool = True) -> dict[str, Any]:
+    """Interface and, where asked for, the operators of a file; nothing of it is computed.
+
+    A damaged file raises SystemError, or ends this process.
+    """
+    from MNN import nn
 
     facts = nn.load_module_from_file(path, [], []).get_info()
     inputs = [
@@ -33,20 +35,25 @@ def _look(path: str) -> dict[str, Any]:
         }
         for name, value in zip(facts["inputNames"], facts["inputs"], strict=True)
     ]
-    operators: dict[str, int] = {}
-    names = []
-    for value in expr.load_as_list(path):
-        operators[str(value.op_type)] = operators.get(str(value.op_type), 0) + 1
-        names.append(str(value.name))
     return {
         "version": str(facts["version"]),
         "tag": str(facts["bizCode"]),
         "inputs": inputs,
         "outputs": list(facts["outputNames"]),
-        "operators": operators,
-        "tensors": names,
-        "uuid": str(MNN.get_model_uuid(path)),
+        **(_inside(path) if inside else {}),
     }
+
+
+def _inside(path: str) -> dict[str, Any]:
+    import MNN
+    from MNN import expr
+
+    operators: dict[str, int] = {}
+    names = []
+    for value in expr.load_as_list(path):
+        operators[str(value.op_type)] = operators.get(str(value.op_type), 0) + 1
+        names.append(str(value.name))
+    return {"operators": operators, "tensors": names, "uuid": str(MNN.get_model_uuid(path))}
 
 
 def main(request: Path) -> None:
@@ -55,7 +62,7 @@ def main(request: Path) -> None:
     if "convert" in wanted:
         _convert(wanted["convert"])
         return
-    Path(wanted["answer"]).write_text(json.dumps(_look(wanted["look"])), encoding="utf-8")
+    Path(wanted["answer"]).write_text(json.dumps(look(wanted["look"])), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.converters.mnn.interface import NAME, as_declared, as_held, interface
-from deploykit.converters.mnn.tool import look_into, versioned
+from deploykit.converters.mnn.tool import interface_of, look_into, versioned
 from deploykit.errors import UnavailableError, VendorError
 from deploykit.runtime import Runtime, RuntimeOptions
 
@@ -42,8 +42,7 @@ class MnnRuntime(Runtime):
                 target=NAME,
                 hint="leave --device away",
             )
-        # In a process of its own first: a damaged file ends the process that loads it.
-        facts = look_into(path)
+        facts = look_into(path) if options.taps else interface_of(path)
         from MNN import expr, nn
 
         self._expr = expr
@@ -52,7 +51,7 @@ class MnnRuntime(Runtime):
         self._fed = [spec for spec in self.inputs if spec.name in have]
         # Channels in groups of four: a file says for each input whether it wants it so, and computes garbage otherwise.
         self._packed = {name for name, row in have.items() if row["layout"] == "NC4HW4"}
-        inner = set(facts["tensors"]) - {spec.name for spec in self.outputs} - set(have)
+        inner = set(facts.get("tensors", ())) - {spec.name for spec in self.outputs} - set(have)
         self.taps = tuple(name for name in options.taps if name in inner)
         threads = options.threads or _cores()
         self._names = [*(spec.name for spec in self.outputs), *self.taps]

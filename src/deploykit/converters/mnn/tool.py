@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
+from deploykit.artifact import read_manifest
+from deploykit.converters.mnn.child import look
 from deploykit.converters.vendor_process import Finished, run_program
 from deploykit.errors import InvalidFileError
 
@@ -51,6 +53,17 @@ def look_into(path: Path) -> dict[str, Any]:
         )
     facts: dict[str, Any] = found
     return facts
+
+
+def interface_of(path: Path) -> dict[str, Any]:
+    """What `look_into` finds, but for the inside. Raises InvalidFileError (DK528).
+
+    A file that is byte for byte what its manifest describes loaded when it was made, and is looked into here.
+    """
+    claim = read_manifest(path) if path.is_file() else None
+    if claim is None or claim.sha256 != io.digest([path]):
+        return look_into(path)
+    return look(str(path), inside=False)
 
 
 def refused_operators(log: Sequence[str]) -> list[str]:

@@ -18,7 +18,8 @@ def unknown_layers(types: list[str]) -> list[str]:
     return sorted({name for name in types if ncnn.layer_to_index(name) < 0})
 
 
-def _load(param: str, weights: str) -> dict[str, Any]:
+def load(param: str, weights: str) -> dict[str, Any]:
+    """Names of inputs and outputs, or the problem. A damaged file may end this process."""
     import ncnn
 
     network = ncnn.Net()
@@ -33,7 +34,7 @@ def _load(param: str, weights: str) -> dict[str, Any]:
 def main(request: Path) -> None:
     """Answers one request: {"types": layer types} or {"param", "weights"}, and "answer": where the answer goes."""
     wanted = json.loads(request.read_text(encoding="utf-8"))
-    found = unknown_layers(wanted["types"]) if "types" in wanted else _load(wanted["param"], wanted["weights"])
+    found = unknown_layers(wanted["types"]) if "types" in wanted else load(wanted["param"], wanted["weights"])
     Path(wanted["answer"]).write_text(json.dumps(found), encoding="utf-8")
 
 

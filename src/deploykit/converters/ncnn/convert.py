@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit import graph, io
 from deploykit.artifact import Artifact, write_manifest
 from deploykit.converters.bounds import bounds_of_input, fixed_by, unused_bounds
+from deploykit.converters.ncnn.interface import digests
 from deploykit.converters.ncnn.param import may_be_called, renamed, write_param
 from deploykit.converters.ncnn.prepare import prepare
 from deploykit.converters.ncnn.tool import NAME, Translated, look_into, translate, unknown_layers, versions
@@ -140,7 +141,7 @@ def _written(
     write_param(final, renamed(found.layers, names))
     shutil.move(found.weights, final.with_suffix(".bin"))
     look_into(final)
-    interface = {
+    interface: dict[str, Any] = {
         kind: {
             spec.name: {"blob": names.get(f"{short}{place}", f"{short}{place}"), "batch": axes.get(place)}
             for place, spec in enumerate(specs)
@@ -150,6 +151,8 @@ def _written(
             ("outputs", "out", outputs, found.outputs),
         )
     }
+    told = _changes(interface, names, blobs)
+    interface["sha256"] = digests(final)
     made["interface"] = interface
     made["metrics"] = {"layers": len(found.layers)}
     record = Artifact.of(
@@ -163,7 +166,7 @@ def _written(
         interface=interface,
     )
     write_manifest(record)  # until the stage writes the whole one
-    return _changes(interface, names, blobs)
+    return told
 
 
 def _left_out(blobs: Mapping[str, str], have: set[str]) -> list[Finding]:

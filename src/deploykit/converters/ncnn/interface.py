@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
-from deploykit.artifact import TensorSpec, read_manifest
+from deploykit.artifact import Artifact, TensorSpec, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,9 +33,8 @@ def doors(
 
     found: names of its inputs and outputs, of `tool.look_into`. A network made elsewhere takes single samples.
     """
-    claim = read_manifest(path)
-    files = [path, path.with_suffix(".bin")]
-    if claim is not None and claim.interface and claim.sha256 == io.digest(files):
+    claim = claimed(path)
+    if claim is not None:
         try:
             inputs = _known(claim.inputs, claim.interface["inputs"], found["inputs"])
             outputs = _known(claim.outputs, claim.interface["outputs"], found["outputs"])
@@ -46,6 +45,19 @@ def doors(
     given = {layer.outputs[0]: layer for layer in layers if layer.type == "Input" and layer.outputs}
     own = tuple(Door(TensorSpec(name, "float32", _shape(given.get(name))), name, None) for name in found["inputs"])
     return own, tuple(Door(TensorSpec(name, "float32", None), name, None) for name in found["outputs"]), "unknown"
+
+
+def claimed(path: Path) -> Artifact | None:
+    """The manifest beside a network, where it is of these very files: their names may have changed since."""
+    claim = read_manifest(path)
+    if claim is None or not path.with_suffix(".bin").is_file():
+        return None
+    return claim if claim.interface.get("sha256") == digests(path) else None
+
+
+def digests(path: Path) -> list[str]:
+    """Of both files."""
+    return [io.file_sha256(path), io.file_sha256(path.with_suffix(".bin"))]
 
 
 def _known(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import ncnn
 import numpy as np
 
-from deploykit.converters.ncnn.interface import Door, doors
+from deploykit.converters.ncnn.interface import Door, claimed, doors
 from deploykit.converters.ncnn.tool import NAME, look_into, versions
 from deploykit.errors import DataError, UnavailableError, VendorError
 from deploykit.runtime import Runtime, RuntimeOptions
@@ -51,8 +51,7 @@ class NcnnRuntime(Runtime):
                 target=NAME,
                 hint="leave --device away",
             )
-        # In a process of its own first: a damaged file ends the process that loads it.
-        layers, found = look_into(path)
+        layers, found = look_into(path, trusted=claimed(path) is not None)
         self._given, self._made, _ = doors(path, layers, found)
         self.inputs = tuple(door.spec for door in self._given)
         self.outputs = tuple(door.spec for door in self._made)

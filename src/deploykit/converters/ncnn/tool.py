@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import io
+from deploykit.converters.ncnn.child import load
 from deploykit.converters.ncnn.param import Layer, read_param
 from deploykit.converters.vendor_process import Finished, run_program
 from deploykit.errors import InvalidFileError, MissingDependencyError, ModelError
@@ -64,9 +65,10 @@ def unknown_layers(layers: Iterable[Layer]) -> list[str]:
     return list(found or ())
 
 
-def look_into(path: Path) -> tuple[list[Layer], Mapping[str, Any]]:
+def look_into(path: Path, *, trusted: bool = False) -> tuple[list[Layer], Mapping[str, Any]]:
     """The layers of a network, and the names of its inputs and outputs.
 
+    trusted: it loaded when it was made, and may be loaded in this process.
     Raises InvalidFileError (DK528) for a damaged one, ModelError (DK203) where its .bin is missing.
     """
     io.existing_file(path, "ncnn network")
@@ -80,12 +82,12 @@ def look_into(path: Path) -> tuple[list[Layer], Mapping[str, Any]]:
             target=NAME,
             hint=f"copy {weights.name} too, or convert again",
         )
+    if trusted:
+        return layers, load(str(path), str(weights))
     unknown = unknown_layers(layers)
-    finished, found = (
-        _call({"param": str(path.resolve()), "weights": str(weights.resolve())}) if not unknown else (None, None)
-    )
-    why = f"this ncnn has no layer {unknown[0]}" if unknown else ""
-    if finished is not None:
+    why, found = f"this ncnn has no layer {unknown[0]}" if unknown else "", None
+    if not unknown:
+        finished, found = _call({"param": str(path.resolve()), "weights": str(weights.resolve())})
         why = f"its loader {finished.how}" if found is None else str(found.get("problem", ""))
     if why:
         raise InvalidFileError(
