@@ -259,7 +259,7 @@ def compare_job(
     finally:
         first.close()
         second.close()
-    result["findings"][:0] = [finding.as_dict() for finding in dataset.findings]
+    result["findings"][:0] = [f.as_dict() for f in (*first.findings, *second.findings, *dataset.findings)]
     return {**result, "row": row, "data": dataset.description}
 
 
@@ -310,7 +310,7 @@ def evaluate_job(
         "engine": runtime.engine,
         "execution": runtime.execution,
         "int8_macs_share": share,
-        "findings": [finding.as_dict() for finding in dataset.findings],
+        "findings": [finding.as_dict() for finding in (*runtime.findings, *dataset.findings)],
         "data": dataset.description,
     }
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from deploykit.artifact import TensorSpec
+    from deploykit.report import Finding
 
     Feeds = Mapping[str, np.ndarray[Any, Any]]
     Outputs = dict[str, np.ndarray[Any, Any]]
@@ -75,6 +76,7 @@ class Runtime(abc.ABC):
     taps: tensors inside that `predict` gives besides the outputs, of those that `RuntimeOptions.taps` asked for.
     bounds: [min, max or None, *sizes] of each axis of an input that takes less than its spec says, by its name.
     contract: the preprocessing, in JSON form, of inputs that are images in the artifact: only pixel data fits them.
+    findings: what loading it told: where its nodes run, say.
     """
 
     execution: Literal["real", "simulated"] = "real"
@@ -85,6 +87,7 @@ class Runtime(abc.ABC):
     taps: tuple[str, ...] = ()
     bounds: Mapping[str, Sequence[Sequence[int | None]]] = MappingProxyType({})
     contract: Mapping[str, Any] = MappingProxyType({})
+    findings: Sequence[Finding] = ()
 
     @abc.abstractmethod
     def predict(self, feeds: Feeds) -> Outputs:

@@ -14,14 +14,14 @@ from deploykit.artifact import Artifact, TensorSpec
 from deploykit.converters.profiles import as_sets, hull
 from deploykit.data.request import data_request
 from deploykit.data.stated import stated_contract
-from deploykit.errors import GateError, UnavailableError
+from deploykit.errors import DeploykitError, GateError, UnavailableError
 from deploykit.isolation import run_alone, run_isolated
 from deploykit.progress import OnProgress, Progress
 from deploykit.report import Finding, failure, note, warning
 from deploykit.route import ONNX
 from deploykit.stage import Product, Stage, Verification
 from deploykit.taps import can_tap
-from deploykit.target import Target, check_options, comparison_worker, unavailable
+from deploykit.target import Place, Target, check_options, comparison_worker, resolve, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -263,7 +263,28 @@ class ConvertStage(Stage):
                 return self._not_executed(inputs, made, f"{why}: {problem.message}")
         if self.target.defaults is not None and not any(f.severity == "error" for f in evidence.findings):
             self._add_defaults(self.target.defaults, made, evidence)
+        if self.target.places is not None and not any(f.severity == "error" for f in evidence.findings):
+            self._compare_elsewhere(resolve(self.target.places), inputs["model"], made, evidence)
         return evidence
+
+    def _compare_elsewhere(
+        self,
+        places: Callable[[Mapping[str, Any]], tuple[Sequence[Place], Sequence[Finding]]],
+        model: Artifact,
+        made: Artifact,
+        evidence: Verification,
+    ) -> None:
+        """Compares the artifact in further places where it is to run."""
+        found, said = places(self._settings)
+        evidence.findings += said
+        for place in found:
+            try:
+                self.compare_with(place.name, model, made, evidence, place)
+            except DeploykitError as problem:
+                if not place.refused:
+                    raise
+                told = f"{place.refused}: {problem.message}"
+                evidence.findings.append(warning("DK570", told, target=self.target.name, hint=problem.hint))
 
     def _add_defaults(self, function: str, made: Artifact, evidence: Verification) -> None:
         """What the engine's own defaults change in the numbers that were compared."""
@@ -281,13 +302,21 @@ class ConvertStage(Stage):
         )
         return Verification([said], {"parity": None}, "none")
 
-    def compare_with(self, gate: str, reference: Artifact, made: Artifact, evidence: Verification) -> None:
-        """Adds one comparison to the evidence. gate: "parent" or "source", what the reference is to the artifact."""
+    def compare_with(
+        self, gate: str, reference: Artifact, made: Artifact, evidence: Verification, place: Place | None = None
+    ) -> None:
+        """Adds one comparison to the evidence. gate: "parent" or "source", what the reference is to the artifact.
+
+        place: where else the artifact runs; the gate is called by its name, and the reference is the parent.
+        """
         from deploykit.api.rounding import settle
         from deploykit.parity import row_for
 
         data = self._data
-        options = {"custom_ops": self.custom_ops} if self.custom_ops else {}
+        options: dict[str, Any] = {"custom_ops": self.custom_ops} if self.custom_ops else {}
+        if place is not None:
+            data = {**data, "samples": min(data["samples"] or place.samples, place.samples)}
+            options["provider"] = place.provider
         result = self._call_beside(
             "deploykit.comparison:compare_job",
             reference=str(reference.path),
@@ -298,7 +327,9 @@ class ConvertStage(Stage):
             every_size=True,
         )
         result = settle(self._call_beside, reference, made.path, result, data, options, every_size=True)
-        what = "its ONNX parent" if gate == "parent" else "its float source"
+        what = "its float source" if gate == "source" else "its ONNX parent"
+        if place is not None:
+            what += f" in {result['engines']['candidate']}"
         inside = reference.format == "onnx" and can_tap(made.format)
         evidence.metrics["parity"][gate] = {
             key: result[key] for key in ("outputs", "samples", "execution", "engines", "segments") if key in result

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import onnx_ir as ir
 import onnxruntime as ort
 
 from deploykit import graph, io
-from deploykit.converters.bounds import bounds_of_input, fixed_by, unused_bounds
+from deploykit.converters.bounds import unused_bounds
+from deploykit.converters.onnxruntime.dimensions import fix_sizes, fixed_sizes
 from deploykit.converters.onnxruntime.runtime import open_session, session_options, with_library
 from deploykit.errors import ModelError, UsageError
 from deploykit.report import note
@@ -17,7 +17,8 @@ from deploykit.report import note
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from deploykit.artifact import TensorSpec
+    import onnx_ir as ir
+
     from deploykit.report import Finding
     from deploykit.runtime import RuntimeOptions
 
@@ -52,8 +53,8 @@ def convert_job(
     loaded = graph.load(path)
     inputs, _ = graph.interface(loaded)
     findings = unused_bounds(inputs, dims, profiles, target="onnxruntime")
-    fixed = _fixed_sizes(inputs, dims, profiles)
-    _fix(loaded, fixed)
+    fixed = fixed_sizes(inputs, dims, profiles)
+    fix_sizes(loaded, fixed)
     # The folder is a staging one: the user knows the file by its name.
     with io.no_space_named(Path(final.name)):
         files = graph.save(loaded, final)
@@ -73,16 +74,6 @@ def convert_job(
         "findings": [finding.as_dict() for finding in findings],
         "metrics": {"optimization": level, "nodes": sum(1 for _ in graph.all_nodes(loaded))},
     }
-
-
-def _fixed_sizes(inputs: Sequence[TensorSpec], dims: Mapping[str, Any], profiles: Mapping[str, Any]) -> dict[str, int]:
-    """The symbols that have only one size left."""
-    fixed = {}
-    for spec in inputs:
-        shape = fixed_by(spec, bounds_of_input(spec, dims, profiles.get(spec.name)))
-        pairs = zip(spec.shape or (), shape or (), strict=True)
-        fixed.update({old: new for old, new in pairs if isinstance(old, str) and isinstance(new, int)})
-    return fixed
 
 
 def _contradiction(path: Path, fixed: Mapping[str, int], problem: ModelError) -> ModelError:
@@ -112,27 +103,6 @@ def _optimise(
             (file.parent / name).unlink()
         loaded = graph.load(optimised)
         return loaded, graph.save(loaded, file)
-
-
-def _fix(model: ir.Model, sizes: Mapping[str, int]) -> None:
-    """Gives a symbol its only size wherever it stands."""
-    for value in _values(model):
-        if value.shape is not None:
-            value.shape = ir.Shape(
-                [
-                    sizes.get(str(dim.value or f"{value.name}_dim{at}"), dim)
-                    if isinstance(dim, ir.SymbolicDim)
-                    else dim
-                    for at, dim in enumerate(value.shape)
-                ]
-            )
-
-
-def _values(model: ir.Model) -> list[ir.Value]:
-    found = list(model.graph.inputs)
-    for node in graph.all_nodes(model):
-        found += node.outputs
-    return found
 
 
 def _ties(level: str, model: ir.Model) -> list[Finding]:
