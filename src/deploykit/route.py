@@ -31,6 +31,7 @@ class Route:
     hides: packages that the vendor would import where it finds them, for nothing that is used here.
     preferred: whether it is taken where nobody asks for a way; otherwise the way goes through ONNX.
     beside: `module:function` of a `Beside`, which writes what goes with the artifact; None where nothing does.
+    takes: what of `Target.takes` the writer gets, too.
     """
 
     title: str
@@ -40,17 +41,18 @@ class Route:
     hides: tuple[str, ...] = ()
     beside: str | None = None
     preferred: bool = True
+    takes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Handed:
     """What a writer is given.
 
-    program: torch.export.ExportedProgram, torch.jit.ScriptModule, or a TensorFlow ConcreteFunction without variables
-    whose inputs and outputs come in the order of the specs.
+    program: torch.export.ExportedProgram, torch.jit.ScriptModule, a TensorFlow ConcreteFunction without variables
+    whose inputs and outputs come in the order of the specs, or the bytes of a LiteRT file.
     inputs, outputs: as the export to ONNX would call them, with symbols for sizes that vary.
     options: of the target. dims: bounds by symbol, [min, max or None, *sizes]. profiles: [min, opt, max shape] by
-    input.
+    input. calib: a `DataRequest` to measure on, for routes that take one.
     """
 
     program: Any
@@ -60,6 +62,7 @@ class Handed:
     options: Mapping[str, Any]
     dims: Mapping[str, Sequence[int | None]]
     profiles: Mapping[str, Sequence[Sequence[int]]]
+    calib: Mapping[str, Any] | None = None
 
 
 # Writes the artifact at `Handed.output`; the facts of a `stage.Product` as JSON, error findings where it cannot.

@@ -104,7 +104,8 @@ def convert(
             found = detect(source)
             floating = graph.describe(Path(reference)) if reference is not None else None
             arguments = (target, way.via, export_stage(found, **loading), version, settings, shapes, compared, floating)
-            direct = RouteStage(*arguments, proven=not way.asked)
+            measuring, digest = _measured_on(target, calib, about)
+            direct = RouteStage(*arguments, proven=not way.asked, calib=measuring, calib_sha256=digest)
             report, why = attempt(direct, parents_of(found), final, force=force, on_progress=on_progress)
             if report is not None:
                 return report

@@ -223,21 +223,24 @@ class RouteStage(Stage):
             on_progress,
         )
         kept = {key: outcome[key] for key in ("outputs", "samples", "execution", "engines", "proven")}
-        found = Verification(self._verdict(outcome, label), {"parity": {"source": kept}}, outcome["execution"])
+        found = Verification(
+            self._verdict(outcome, label, made.precision), {"parity": {"source": kept}}, outcome["execution"]
+        )
         if self.reference is not None:
             gate = ConvertStage(self.target, self.version, self.settings, data_request=self.data)
             gate.compare_with("parent", self.reference, made, found)
         return found
 
-    def _verdict(self, outcome: dict[str, Any], label: str) -> list[Finding]:
+    def _verdict(self, outcome: dict[str, Any], label: str, precision: str) -> list[Finding]:
         """What was found; a wrong output said once, with what it says of itself."""
         findings = [Finding.from_dict(facts) for facts in outcome["findings"]]
         wrong = [row for row in outcome["outputs"] if not row["passed"]]
         if not wrong:
             if outcome["samples"]:
                 worst = max((row["max_abs"] or 0.0 for row in outcome["outputs"]), default=0.0)
+                near = "equal to" if "int" not in precision else f"as near as {precision} has to be to"
                 text = (
-                    f"made by {self.route.title} (route={self.via}), and equal to {label} on {outcome['samples']} "
+                    f"made by {self.route.title} (route={self.via}), and {near} {label} on {outcome['samples']} "
                     f"inputs (largest difference {worst:.2g})"
                 )
                 findings.append(note("DK555", text, target=self.target.name))

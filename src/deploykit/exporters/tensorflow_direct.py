@@ -39,34 +39,36 @@ def convert_job(
     options: Mapping[str, Any],
     profiles: Mapping[str, Sequence[Sequence[int]]],
     data: DataRequest,
+    calib: DataRequest | None = None,
 ) -> dict[str, Any]:
     """Writes a target's artifact of a TensorFlow source at `output`; the facts of a `Product` as JSON.
 
+    calib: what the writer measures on, for routes that do.
     Raises what loading the source raises, and VendorError (DK556) where the target's vendor does not take the graph.
     """
     source = tensorflow_source.load(request)
     route = route_of(target, "tensorflow")
-    if source.model.frozen is None:
+    if source.model.frozen is None and (source.model.lite is None or request["kind"] not in route.kinds):
         raise VendorError(f"{Path(request['path']).name} has no graph of TensorFlow", code="DK556")
     writer = writer_of(route)
     runs = _runs(source, request["seed"])
     if not runs:
         raise VendorError("the model takes none of the sizes that were tried", code="DK556", hint="--dim NAME=MIN..MAX")
     with frameworks_turn("TensorFlow's freezing"):
-        function = _function(source.model.frozen, source)
+        program = source.model.lite if source.model.frozen is None else _function(source.model.frozen, source)
     bounds = {name: [r.minimum, r.maximum, *r.sizes] for name, r in source.symbols.items()}
-    handed = Handed(
-        function, source.specs, output_specs(runs), Path(output), options, get_target(target).bounded(bounds), profiles
-    )
+    limits = get_target(target).bounded(bounds)
+    outputs = output_specs(runs)
+    handed = Handed(program, source.specs, outputs, Path(output), options, limits, profiles, calib)
     made = writer(handed)
     layouts = layouts_of(source, (*handed.inputs, *handed.outputs))
     kept = ", ".join(f"{name} {kind.upper()}" for name, kind in layouts.items())
     if kept:
         made["findings"].append(note("DK654", f"image tensors keep the source's layout: {kept}").as_dict())
     made["versions"] |= versions_of("tensorflow", "tensorflow-cpu", "keras")
-    made["precision"] = _precision(source)
+    made["precision"] = made.get("precision") or _precision(source)
     made["metrics"] |= {"layout": layouts, "integers": {}}
-    row = row_for(made["precision"], made["precision"])
+    row = row_for(_precision(source), made["precision"])
     place, seed = Path(output), request["seed"]
     add_beside(made, route, place, source.model.run, source.specs, source.symbols, row, data, seed, options)
     return made

@@ -42,7 +42,7 @@ class TensorflowModel:
     run: outputs by name, one call in the source's framework. convert: the ONNX of an opset, named as the ports.
     layout: of image tensors ("nhwc", "nchw"), None where nothing in the model tells.
     scales: (scale, zero point) of quantized inputs and outputs by name.
-    frozen: the graph, None where there is none (LiteRT files).
+    frozen: the graph, None where there is none (LiteRT files). lite: the content of a LiteRT file.
     """
 
     inputs: tuple[Port, ...]
@@ -53,6 +53,7 @@ class TensorflowModel:
     layout: Callable[[], str | None]
     scales: dict[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
     frozen: Frozen | None = None
+    lite: bytes | None = None
 
 
 @dataclasses.dataclass(slots=True)

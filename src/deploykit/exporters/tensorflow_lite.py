@@ -31,7 +31,8 @@ def load_lite(path: Path, signature: str | None) -> TensorflowModel:
         warnings.simplefilter("ignore")
         try:
             # By content, since only that is checked before it is used: a cut-off file crashes the other way.
-            interpreter = tf.lite.Interpreter(model_content=path.read_bytes())
+            content = path.read_bytes()
+            interpreter = tf.lite.Interpreter(model_content=content)
             interpreter.allocate_tensors()
         except Exception as problem:  # ValueError, RuntimeError by version
             raise InvalidFileError(
@@ -69,6 +70,7 @@ def load_lite(path: Path, signature: str | None) -> TensorflowModel:
             for detail in (*details[0], *details[1])
             if detail["quantization"][0] and np.dtype(detail["dtype"]).kind in "iu"
         },
+        lite=content,
     )
 
 

@@ -1,8 +1,11 @@
-"""LiteRT: `.tflite` files, run by LiteRT's own interpreter."""
+"""LiteRT: `.tflite` files from ONNX, TensorFlow and float LiteRT files, run by LiteRT's own interpreter."""
 
 from __future__ import annotations
 
+from deploykit.route import Route
 from deploykit.target import QuantizationScheme, Target
+
+_ANY_ROUTE = ("precision", "io", "ranges", "rounding", "micro")
 
 TARGET = Target(
     name="litert",
@@ -12,7 +15,16 @@ TARGET = Target(
     extra="litert",
     packages=("ai_edge_litert", "ai_edge_quantizer"),
     distributions=("ai-edge-litert", "ai-edge-quantizer"),
-    precisions=("fp32", "fp16", "int8", "mixed"),
+    # No Q/DQ: onnx2tf writes it out as float arithmetic. `precision` makes integer kernels of the float model.
+    precisions=("fp32", "fp16"),
+    options={
+        "precision": "fp16, int8 (measured on --calib), int8-dynamic, int8-weights or int4-weights, of the float model",
+        "io": "float (the default) or int8: inputs and outputs of precision=int8",
+        "ranges": "minmax (the default) or moving-average: how ranges of precision=int8 follow from --calib",
+        "rounding": "minmax, mse, octav, or gptq on --calib: how weights become integers; octav by default for int4",
+        "micro": "true: OUT.cc and OUT.h with the bytes, and the operators and arena of TensorFlow Lite Micro",
+        "route": "auto (the default), onnx or tensorflow: the way from a TensorFlow source",
+    },
     # The LiteRT quantization specification: int8 activations with a fitted zero point, int8 weights per channel with
     # zero point 0, int32 bias.
     scheme=QuantizationScheme(
@@ -22,9 +34,26 @@ TARGET = Target(
         quantize_bias=True,
         quantize_residual=True,
     ),
+    converter="deploykit.converters.litert.convert:convert_job",
     runtime="deploykit.converters.litert.runtime:load",
     inspect="deploykit.converters.litert.inspect:describe",
     worker="litert",
     tables={"": "litert-onnx2tf"},
-    elsewhere="pip install onnx2tf, then: onnx2tf -i MODEL -o FOLDER",
+    takes=("calib",),
+    makes={
+        "fp16": {"precision": "fp16"},
+        "int8": {"precision": "int8"},
+        "int8-dynamic": {"precision": "int8-dynamic"},
+        "int8-weights": {"precision": "int8-weights"},
+        "int4-weights": {"precision": "int4-weights"},
+    },
+    routes={
+        "tensorflow": Route(
+            title="TensorFlow's own converter",
+            writer="deploykit.converters.litert.tensorflow_route:write",
+            kinds=("savedmodel", "keras", "hdf5", "tflite"),
+            options=_ANY_ROUTE,
+            takes=("calib",),
+        ),
+    },
 )
