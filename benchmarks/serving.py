@@ -1,6 +1,8 @@
 """Requests a second, latency and memory of `deploykit serve` beside a plain FastAPI server, under `wrk`.
 
-python benchmarks/serving.py [--seconds 5] [--rounds 3] [--write]   # needs wrk (Debian's package)
+python benchmarks/serving.py [--seconds 5] [--rounds 3] [--write] [PART...]   # needs wrk (Debian's package)
+
+PART: digits, resnet50, rss_mb; the other parts stay as they are in the file.
 
 Both servers and the load generator share the machine's cores. Sides are interleaved; ratios are medians of pairs.
 digits: JSON both ways. ResNet-50's shape: binary tensors, beside the calls a second of onnxruntime alone in a process.
@@ -222,23 +224,26 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--minutes", type=int, default=0, help="of load for the memory's growth")
+    parser.add_argument("--minutes", type=int, default=10, help="of load for the memory's growth")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("parts", nargs="*", default=["digits", "resnet50", "rss_mb"])
     given = parser.parse_args()
     sys.path.insert(0, str(ROOT / "benchmarks"))
     from simplify_models import resnet50 as write_resnet50
 
+    found = json.loads(RESULTS.read_text(encoding="utf-8"))
+    found["cpus"] = os.cpu_count()
     with tempfile.TemporaryDirectory() as folder:
         small, large = Path(folder) / "digits.onnx", Path(folder) / "resnet50.onnx"
         write_digits(small)
-        write_resnet50(large)
-        found = {
-            "cpus": os.cpu_count(),
-            "digits": digits(small, folder, given.seconds, given.rounds),
-            "resnet50": resnet(large, folder, given.seconds, given.rounds),
-        }
-        if given.minutes:
+        if "digits" in given.parts:
+            found["digits"] = digits(small, folder, given.seconds, given.rounds)
+        if "resnet50" in given.parts:
+            write_resnet50(large)
+            found["resnet50"] = resnet(large, folder, given.seconds, given.rounds)
+        if "rss_mb" in given.parts:
             found["rss_mb"] = memory(small, folder, 60, given.minutes)
+            print(found["rss_mb"], flush=True)
     if given.write:
         RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
