@@ -9,6 +9,7 @@ from deploykit import io
 from deploykit.converters.litert.flatbuffer import NAME, interpreter, parse, serialize, text, versioned
 from deploykit.converters.litert.halving import halve_weights, widen_weights
 from deploykit.converters.litert.interface import Door, Interface, interface_of, remember
+from deploykit.converters.litert.micro import write_beside
 from deploykit.converters.litert.quantizing import computing, quantize
 from deploykit.errors import VendorError
 from deploykit.lazy import versions_of
@@ -71,7 +72,9 @@ def finish(
     if settings.integers:
         content, said, count = quantize(content, final.name, settings, calib)
         findings += said
+        symbols = _varying(model)
         model = parse(content, final.name)
+        _keep_varying(model, symbols)
         _open_doors(model, made)
         content = serialize(model)
         if count:
@@ -84,8 +87,6 @@ def finish(
     left, taken = computing(model)
     companions: list[str] = []
     if settings.micro:
-        from deploykit.converters.litert.micro import write_beside
-
         companions, said, metrics["micro"] = write_beside(final, content, model)
         findings += said
     quantizer = versions_of("ai-edge-quantizer") if settings.integers else {}
@@ -141,6 +142,21 @@ def _open_doors(model: Any, made: Made) -> None:
         if order or (spec.name in ports and ports[spec.name].dtype != spec.dtype):
             doors[spec.name] = Door(spec, order)
     remember(model, made.inputs, made.outputs, doors)
+
+
+def _varying(model: Any) -> list[Any]:
+    """The shapes with -1 of the main graph's inputs and outputs, in order."""
+    graph = model.subgraphs[0]
+    return [graph.tensors[index].shapeSignature for index in (*graph.inputs, *graph.outputs)]
+
+
+def _keep_varying(model: Any, shapes: Sequence[Any]) -> None:
+    """Gives them back where the quantizer put a tensor of its own in the place of an input or output."""
+    graph = model.subgraphs[0]
+    for index, shape in zip((*graph.inputs, *graph.outputs), shapes, strict=True):
+        tensor = graph.tensors[index]
+        if tensor.shapeSignature is None and shape is not None and len(shape) == len(tensor.shape):
+            tensor.shapeSignature = shape
 
 
 def _by_signature(model: Any, made: Made) -> tuple[list[int], list[int]]:
