@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit import lazy
 from deploykit.report import Report
-from deploykit.target import get_target, target_names, unavailable
+from deploykit.target import get_target, target_names, unavailable, uninstallable
 
 if TYPE_CHECKING:
     from deploykit.target import Target
@@ -28,7 +28,7 @@ def _row(target: Target) -> dict[str, Any]:
     reason = unavailable(target) if installed else None
     missing = []
     if absent:
-        missing.append(target.install)
+        missing.append(uninstallable(target) or target.install)
     if target.converter is None:
         reason = f"checked here, made elsewhere: {target.elsewhere}"
     elif target.runtime is None and not reason:
