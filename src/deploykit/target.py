@@ -99,6 +99,7 @@ class Target:
     and "sizes": bounds with a set of sizes, which are ranges to all others.
     makes: options with which `converter` makes a precision itself from the float ONNX, by precision.
     defaults: a job that measures what the engine's own defaults change in the numbers, as `module:function`.
+    no_wheel: why what it needs cannot be installed on this system, as a `module:function` returning a reason or None.
     routes: direct routes that need no ONNX, by the exporter that loads the source ("torch", "tensorflow").
     measured: name of the engine whose measured operator table stands in for it where it is not installed.
     """
@@ -132,6 +133,7 @@ class Target:
     renames: bool = False
     beside: str | None = None
     defaults: str | None = None
+    no_wheel: str | None = None
     files: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     makes: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
@@ -175,6 +177,7 @@ class Target:
 _TABLE: dict[str, str] = {
     "onnxruntime": "deploykit.converters.onnxruntime:TARGET",
     "openvino": "deploykit.converters.openvino:TARGET",
+    "coreai": "deploykit.converters.coreai:TARGET",
     "tensorrt-rtx": "deploykit.converters.tensorrt_rtx:TARGET",
     "coreml": "deploykit.converters.coreml:TARGET",
     "tensorrt": "deploykit.converters.tensorrt:TARGET",
@@ -322,8 +325,16 @@ def require_packages(target: Target, purpose: str) -> None:
     for package in target.packages:
         if not lazy.installed(package):
             problem = lazy.missing(package, target.extra or target.name, purpose)
-            problem.hint = target.install
+            problem.hint = uninstallable(target) or target.install
             raise problem
+
+
+def uninstallable(target: Target) -> str | None:
+    """Why what the target needs cannot be installed on this system; None where it can, as far as is known."""
+    if target.no_wheel is None:
+        return None
+    reason: Callable[[], str | None] = resolve(target.no_wheel)
+    return reason()
 
 
 def unavailable(target: Target, *, simulated: bool = False) -> str | None:
