@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from deploykit.converters.vendor_process import Finished
 
 _LARGEST = 2**31 - 1  # bytes of a FlatBuffer
+# By default erf in x * P(x) is approximated, 5e-4 off.
+_EXACT = ("--useGeluApproximation", "0")
 _DONE = "Converted Success!"
 
 
@@ -69,7 +71,17 @@ def convert_job(
             del loaded
             about = ["--bizCode", tag(inputs, outputs, stored.precision), *stored.arguments]
             finished = call_converter(
-                ["-f", "ONNX", "--modelFile", str(ready), "--MNNModel", str(final), "--keepInputFormat", *about]
+                [
+                    "-f",
+                    "ONNX",
+                    "--modelFile",
+                    str(ready),
+                    "--MNNModel",
+                    str(final),
+                    "--keepInputFormat",
+                    *_EXACT,
+                    *about,
+                ]
             )
         if _DONE not in finished.log or not final.is_file():
             findings += _refusals(finished, path, nodes)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from deploykit import graph
+from deploykit.converters.mnn.formulas import rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,8 @@ def prepare(model: ir.Model, inputs: Sequence[TensorSpec]) -> None:
     graph.infer_shapes(model)
     for part in model.graphs():
         for node in list(part):
+            if rewrite(model, part, node):
+                continue
             _fold_dequantized(model, node)
             _make_scalars(model, node)
 

@@ -14,7 +14,7 @@ from deploykit.converters.ncnn.interface import digests
 from deploykit.converters.ncnn.param import may_be_called, renamed, write_param
 from deploykit.converters.ncnn.prepare import prepare
 from deploykit.converters.ncnn.tool import NAME, Translated, look_into, translate, unknown_layers, versions
-from deploykit.converters.ncnn.tracing import findings_of, trace
+from deploykit.converters.ncnn.tracing import findings_of, too_many_axes, trace
 from deploykit.errors import UsageError, VendorError
 from deploykit.report import Finding, failure, note
 
@@ -132,7 +132,7 @@ def _written(
     blobs = {f"in{place}": spec.name for place, spec in enumerate(inputs)}
     blobs |= {f"out{place}": spec.name for place, spec in enumerate(outputs)}
     have = {blob for layer in found.layers for blob in layer.outputs}
-    findings = _left_out(blobs, have)
+    findings = _left_out(blobs, have) + too_many_axes(inputs, found.inputs)
     if findings:
         return findings
     free = have - blobs.keys()

@@ -5,12 +5,13 @@ What is made of the changed graph is compared with the unchanged one, as everyth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
 from deploykit import graph
+from deploykit.converters.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,15 +28,37 @@ def prepare(model: ir.Model, inputs: Sequence[TensorSpec]) -> None:
             value.shape = ir.Shape(list(shape))
     if model.functions:
         ir.passes.common.InlinePass()(model)
+    _widen(model)
     graph.infer_shapes(model)
     for node in list(model.graph):
         if node.op_type in ("ReduceMax", "ReduceMin") and node.domain in ("", "ai.onnx"):
             _pool(model, node)
 
 
+def _widen(model: ir.Model) -> None:
+    """Half precision becomes single: pnnx reads no operator in half, and stores weights in half by itself."""
+    for part in model.graphs():
+        values = [*part.inputs, *part.initializers.values(), *(value for node in part for value in node.outputs)]
+        for value in values:
+            if value.dtype == ir.DataType.FLOAT16:
+                value.type = ir.TensorType(ir.DataType.FLOAT)
+            if value.const_value is not None and value.const_value.dtype == ir.DataType.FLOAT16:
+                value.const_value = _single(value.const_value)
+        for node in part:
+            for name, attribute in node.attributes.items():
+                if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == ir.DataType.FLOAT16:
+                    node.attributes[name] = ir.AttrTensor(name, _single(attribute.as_tensor()))
+                elif name in ("to", "dtype") and attribute.value == ir.DataType.FLOAT16:
+                    node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
+
+
+def _single(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)
+
+
 def _pool(model: ir.Model, node: ir.Node) -> None:
     """A maximum over axes is a global pool over them, behind a Transpose; ncnn has no layer for the operator itself."""
-    source, result = node.inputs[0], node.outputs[0]
+    source = node.inputs[0]
     axes = _axes(node)
     if source is None or source.shape is None or source.dtype != ir.DataType.FLOAT or axes is None:
         return
@@ -44,54 +67,30 @@ def _pool(model: ir.Model, node: ir.Node) -> None:
     kept = [axis for axis in range(rank) if axis not in over]
     if not 1 <= len(over) <= 2 or not kept or kept[0] != 0 or len(kept) > 2:
         return
-    made: list[ir.Node] = []
-
-    def add(op: str, *given: ir.Value, **attributes: Any) -> ir.Value:
-        made.append(ir.node(op, list(given), attributes=attributes))
-        made[-1].outputs[0].name = f"{result.name}_pool{len(made)}"
-        return made[-1].outputs[0]
-
-    def constant(what: str, values: list[int]) -> ir.Value:
-        tensor = ir.tensor(np.array(values, np.int64))
-        value = ir.Value(name=f"{result.name}_{what}", type=ir.TensorType(tensor.dtype), const_value=tensor)
-        value.shape = ir.Shape([len(values)])
-        model.graph.register_initializer(value)
-        return value
-
-    version = model.opset_imports.get("", 1)
+    step = Steps(model, model.graph, node)
     lowest = node.op_type == "ReduceMin"
     order = [*kept, *over]
-    value = add("Neg", source) if lowest else source
-    value = value if order == list(range(rank)) else add("Transpose", value, perm=order)
+    value = step("Neg", source) if lowest else source
+    value = value if order == list(range(rank)) else step("Transpose", value, perm=order)
     if len(kept) == 1:  # a pool has a channel axis
-        value = _with_axis(add, constant, version, value, "Unsqueeze", [1])
-    value = add("GlobalMaxPool", value)
+        value = _with_axes(step, model, "Unsqueeze", value, [1])
+    value = step("GlobalMaxPool", value)
     keep = node.attributes.get("keepdims")
     if keep is not None and keep.as_int() == 0:
         gone = list(range(2, 2 + len(over)))
-        value = _with_axis(add, constant, version, value, "Squeeze", [1, *gone] if len(kept) == 1 else gone)
+        value = _with_axes(step, model, "Squeeze", value, [1, *gone] if len(kept) == 1 else gone)
     else:
-        value = _with_axis(add, constant, version, value, "Squeeze", [1]) if len(kept) == 1 else value
+        value = _with_axes(step, model, "Squeeze", value, [1]) if len(kept) == 1 else value
         if order != list(range(rank)):
-            value = add("Transpose", value, perm=[order.index(axis) for axis in range(rank)])
-    value = add("Neg", value) if lowest else value
-    model.graph.insert_before(node, made)
-    name = result.name
-    if result.is_graph_output():
-        place = [id(output) for output in model.graph.outputs].index(id(result))
-        value.type, value.shape = result.type, result.shape
-        model.graph.outputs[place] = value
-    result.replace_all_uses_with(value)
-    model.graph.remove(node, safe=True)
-    value.name = name
+            value = step("Transpose", value, perm=[order.index(axis) for axis in range(rank)])
+    step.replace(step("Neg", value) if lowest else value)
 
 
-def _with_axis(add: Any, constant: Any, version: int, value: ir.Value, op: str, axes: list[int]) -> ir.Value:
+def _with_axes(step: Steps, model: ir.Model, op: str, value: ir.Value, axes: list[int]) -> ir.Value:
     """Squeeze or Unsqueeze, whose axes became an input in opset 13."""
-    found: ir.Value = (
-        add(op, value, axes=axes) if version < 13 else add(op, value, constant(f"{op.lower()}_axes", axes))
-    )
-    return found
+    if model.opset_imports.get("", 1) < 13:
+        return step(op, value, axes=axes)
+    return step(op, value, step.constant(axes))
 
 
 def _axes(node: ir.Node) -> list[int] | None:

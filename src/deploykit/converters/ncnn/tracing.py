@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 NAME = "ncnn"
 # Where nothing bounds a dimension: multiples of what strides usually divide by.
 _USUAL = (64, 128)
+# `prepare` makes half precision single.
 _TYPES = {
-    "float32": "f32", "float16": "f16", "float64": "f64",
+    "float32": "f32", "float16": "f32", "float64": "f64",
     "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8",
 }  # fmt: skip
 _MOST = 4  # axes of a tensor besides the batch
+_TOO_MANY = "has {} axes; ncnn has 4, and the batch where pnnx finds one"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,13 +79,22 @@ def findings_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> 
                 )
             )
         elif len(spec.shape) > _MOST + 1:
-            found.append(_refused(spec, f"has {len(spec.shape)} axes; ncnn has {_MOST} and the batch", "merge axes"))
+            found.append(_refused(spec, _TOO_MANY.format(len(spec.shape)), "merge axes"))
     for spec in outputs:
         if spec.dtype not in ("float32", "float16"):
             text = f"output {spec.name!r} is {spec.dtype}, and ncnn gives float32"
             hint = "take what it is made of as the output: logits in place of their ArgMax"
             found.append(failure("DK529", text, target=NAME, tensor=spec.name, hint=hint))
     return found
+
+
+def too_many_axes(inputs: Sequence[TensorSpec], batch: Mapping[int, int | None]) -> list[Finding]:
+    """Failures (DK529) for inputs that pnnx has left without a batch. batch: its axis by the input's place."""
+    return [
+        _refused(spec, _TOO_MANY.format(len(spec.shape or ())), "merge axes")
+        for place, spec in enumerate(inputs)
+        if batch.get(place) is None and len(spec.shape or ()) > _MOST
+    ]
 
 
 def _refused(spec: TensorSpec, why: str, remedy: str) -> Finding:
