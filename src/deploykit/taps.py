@@ -29,6 +29,7 @@ _OPENERS = {
     "onnx": "deploykit.converters.onnxruntime.taps:open_taps",
     "openvino": "deploykit.converters.openvino.taps:open_taps",
     "coreml": "deploykit.converters.coreml.taps:open_taps",
+    "litert": "deploykit.converters.litert.taps:open_taps",
 }
 
 
@@ -102,7 +103,7 @@ def open_taps(path: Path, options: RuntimeOptions) -> Taps:
             f"the tensors inside {target.title if target else path.suffix} artifacts cannot be read",
             code="DK456",
             file=path,
-            hint="--locate takes ONNX, OpenVINO IR and Core ML packages; without it the outputs are compared",
+            hint="--locate takes ONNX, OpenVINO IR, LiteRT and Core ML; without it the outputs are compared",
         )
     opener: Callable[[Path, RuntimeOptions], Taps] = resolve(_OPENERS[format])
     return opener(path, options)

@@ -34,7 +34,7 @@ def require_locatable(sides: Sequence[Artifact]) -> None:
             f"the tensors inside {candidate.path.name} cannot be read: nothing shows those of {candidate.format}",
             code="DK456",
             file=candidate.path,
-            hint="--locate takes ONNX, OpenVINO IR and Core ML packages; without it the outputs are compared",
+            hint="--locate takes ONNX, OpenVINO IR, LiteRT and Core ML; without it the outputs are compared",
         )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.converters.litert.finishing import finish
 from deploykit.converters.litert.options import settings_of
+from deploykit.converters.litert.tracing import traced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ def convert_job(
         # onnx2tf gets float32, which the engine computes in; the weights are what they were when they are halved again.
         settings = dataclasses.replace(settings, precision="fp16")
     made, findings = float_model(Path(model), options, dims, profiles)
+    made = dataclasses.replace(made, names=lambda content: traced(Path(model), content, Path(output).name, dims))
     facts = finish(made, Path(output), settings, precision, calib)
     facts["findings"][:0] = [finding.as_dict() for finding in findings]
     return facts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit import io
 from deploykit.converters.litert.flatbuffer import NAME, interpreter, parse, serialize, text, versioned
 from deploykit.converters.litert.halving import halve_weights, widen_weights
-from deploykit.converters.litert.interface import Door, Interface, interface_of, remember
+from deploykit.converters.litert.interface import AXES, Door, Interface, interface_of, remember
 from deploykit.converters.litert.micro import write_beside
 from deploykit.converters.litert.quantizing import computing, quantize
 from deploykit.errors import VendorError
@@ -16,7 +16,7 @@ from deploykit.lazy import versions_of
 from deploykit.report import Finding, failure, note
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from deploykit.artifact import TensorSpec
@@ -32,7 +32,8 @@ class Made:
 
     content: a float model. inputs, outputs: the model's own specs in its order. tensors: index of the main graph's
     tensor for each of them; None: by the names of the file's signature. permutations: from the model's axes to the
-    file's, by name, where they differ. versions: of what made it.
+    file's, by name, where they differ. versions: of what made it. names: finds the file's tensor by the model's name of
+    it, given the file's content with names and doors.
     """
 
     content: bytes
@@ -41,6 +42,7 @@ class Made:
     tensors: tuple[Sequence[int], Sequence[int]] | None = None
     permutations: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    names: Callable[[bytes], Mapping[str, str]] | None = None
 
 
 def finish(
@@ -52,6 +54,9 @@ def finish(
     Raises VendorError where the file's interface is not the model's, and what `quantize` raises.
     """
     model = _named(made, final.name)
+    # On a microcontroller every byte of the file takes memory.
+    names = made.names(serialize(model)) if made.names is not None and not settings.micro else {}
+    _open_doors(model, made, names)
     findings: list[Finding] = []
     metrics: dict[str, Any] = {}
     if settings.precision == "fp16":
@@ -75,7 +80,7 @@ def finish(
         symbols = _varying(model)
         model = parse(content, final.name)
         _keep_varying(model, symbols)
-        _open_doors(model, made)
+        _open_doors(model, made, names)
         content = serialize(model)
         if count:
             metrics["calibration_samples"] = count
@@ -131,7 +136,7 @@ def _named(made: Made, name: str) -> Any:
     return model
 
 
-def _open_doors(model: Any, made: Made) -> None:
+def _open_doors(model: Any, made: Made, names: Mapping[str, str] | None = None) -> None:
     """Remembers the model's specs, and a door for each of them that has another form in the file."""
     remember(model, made.inputs, made.outputs)
     found = interface_of(model)
@@ -141,7 +146,13 @@ def _open_doors(model: Any, made: Made) -> None:
         order = made.permutations.get(spec.name, ())
         if order or (spec.name in ports and ports[spec.name].dtype != spec.dtype):
             doors[spec.name] = Door(spec, order)
-    remember(model, made.inputs, made.outputs, doors)
+    places = {text(tensor.name): place for place, tensor in enumerate(model.subgraphs[0].tensors)}
+    found_at = {}
+    for name, own in (names or {}).items():
+        tensor = own.partition(AXES)[0]
+        if tensor in places:
+            found_at[name] = f"{places[tensor]}{own.removeprefix(tensor)}"
+    remember(model, made.inputs, made.outputs, doors, found_at)
 
 
 def _varying(model: Any) -> list[Any]:

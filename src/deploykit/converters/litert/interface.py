@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 METADATA = "deploykit"
+AXES = "|axes="  # behind a tensor: by which axes it comes into the model's order
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,14 +128,25 @@ def interface_of(model: Any) -> Interface:
     return Interface(inputs, outputs, doors)
 
 
+def traced_names(model: Any) -> dict[str, str]:
+    """The index of the main graph's tensor, and axes behind it, by the name of the model's tensor of these values."""
+    facts = _remembered(model).get("names", {})
+    return facts if isinstance(facts, dict) else {}
+
+
 def remember(
-    model: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], doors: Mapping[str, Door] | None = None
+    model: Any,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    doors: Mapping[str, Door] | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes the model's own specs, in order, and its doors into the file's metadata."""
-    facts = {
+    """Writes the model's own specs, in order, its doors, and names of inner tensors into the file's metadata."""
+    facts: dict[str, Any] = {
         "inputs": [spec.as_dict() for spec in inputs],
         "outputs": [spec.as_dict() for spec in outputs],
         "doors": {name: door.as_dict() for name, door in sorted((doors or {}).items())},
+        **({"names": dict(sorted(names.items()))} if names else {}),
     }
     set_metadata(model, METADATA, json.dumps(facts, sort_keys=True).encode())
 
@@ -151,6 +163,7 @@ def _remembered(model: Any) -> dict[str, Any]:
                 for kind in ("inputs", "outputs")
             },
             "doors": {name: Door.from_dict(door) for name, door in facts.get("doors", {}).items()},
+            "names": {str(name): str(own) for name, own in facts.get("names", {}).items()},
         }
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}  # somebody else's metadata under our name
