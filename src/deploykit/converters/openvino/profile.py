@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,22 @@ def kernels_of(graph: ov.Model, products: Mapping[str, int]) -> list[Kernel]:
                 microseconds=float(facts.get("execTimeMcs", 0)),
             )
         )
+    return found
+
+
+def warm_kernels(kernels: Sequence[Kernel], cold: Sequence[Kernel], before: int, calls: int) -> list[Kernel]:
+    """The kernels with the time of a call after the first ones.
+
+    The plugin's counters are means over all calls of a request, the first included, which reorders weights and makes
+    code and takes fifty times as long. cold: the kernels after `before` calls; kernels: after `calls` more, without
+    those whose mean has become less than half a microsecond, which the plugin calls not executed.
+    """
+    means = {(kernel.name, kernel.op): kernel.microseconds or 0.0 for kernel in kernels}
+    found = []
+    for kernel in cold:
+        mean = means.get((kernel.name, kernel.op), 0.0)
+        spent = mean * (before + calls) - (kernel.microseconds or 0.0) * before
+        found.append(dataclasses.replace(kernel, microseconds=max(spent, 0.0) / calls))
     return found
 
 

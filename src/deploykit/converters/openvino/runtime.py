@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -12,7 +13,7 @@ from deploykit.converters.openvino.doors import contract_of, doors_of
 from deploykit.converters.openvino.extension import core_with
 from deploykit.converters.openvino.inspect import read
 from deploykit.converters.openvino.interface import interface, versioned
-from deploykit.converters.openvino.profile import kernels_of, matrix_products
+from deploykit.converters.openvino.profile import kernels_of, matrix_products, warm_kernels
 from deploykit.errors import UnavailableError
 from deploykit.runtime import Runtime, RuntimeOptions
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from deploykit.runtime import Feeds, Kernel, Outputs
+
+# A profile: so many calls that make code and reorder weights, then calls that count, at least and at most.
+_COLD, _WARM, _PROFILE_S = 2, (3, 200), 0.2
 
 
 def load(path: Path, options: RuntimeOptions) -> Runtime:
@@ -95,12 +99,18 @@ class OpenVinoRuntime(Runtime):
         """The kernels of one call, from the graph the plugin executes and its own performance counters."""
         compiled = self._compile({"PERF_COUNT": True})
         request = compiled.create_infer_request()
-        for _ in range(2):  # the first call allocates; the counters are those of the last one
+        for _ in range(_COLD):
             self._infer(request, feeds)
         names = [spec.name for spec in self.inputs]
         given = {name: self._doors[name].given(feeds[name]) if name in self._doors else feeds[name] for name in names}
         shapes = {name: array.shape for name, array in given.items()}
-        return kernels_of(compiled.get_runtime_model(), matrix_products(self._model, shapes, names))
+        products = matrix_products(self._model, shapes, names)
+        cold = kernels_of(compiled.get_runtime_model(), products)
+        calls, end = 0, time.perf_counter() + _PROFILE_S
+        while calls < _WARM[0] or (calls < _WARM[1] and time.perf_counter() < end):
+            self._infer(request, feeds)
+            calls += 1
+        return warm_kernels(kernels_of(compiled.get_runtime_model(), products), cold, _COLD, calls)
 
     def close(self) -> None:
         """Frees the compiled model."""
