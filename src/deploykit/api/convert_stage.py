@@ -314,6 +314,8 @@ class ConvertStage(Stage):
 
         data = self._data
         options: dict[str, Any] = {"custom_ops": self.custom_ops} if self.custom_ops else {}
+        if "provider" in self.target.options and self.target_options.get("provider"):
+            options["provider"] = self.target_options["provider"]
         if place is not None:
             data = {**data, "samples": min(data["samples"] or place.samples, place.samples)}
             options["provider"] = place.provider
