@@ -240,7 +240,7 @@ def compare_job(
     if random:
         return _not_compared(random, row)
     wanted = runtime_options(options)
-    exact = wanted.as_reference(other_engine=not _is_onnx(paths[1]))
+    exact = wanted.as_reference()
     first = open_runtime(paths[0], exact if _is_onnx(paths[0]) else wanted)
     second = open_runtime(paths[1], wanted)
     try:

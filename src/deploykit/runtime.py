@@ -63,10 +63,9 @@ class RuntimeOptions:
     taps: tuple[str, ...] = ()
     custom_ops: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def as_reference(self, *, other_engine: bool) -> RuntimeOptions:
-        """For an ONNX model that others are compared with: of two engines, the other one has the device."""
-        exact = dataclasses.replace(self, optimize=False)
-        return dataclasses.replace(exact, device="cpu", provider=None) if other_engine else exact
+    def as_reference(self) -> RuntimeOptions:
+        """For an ONNX model that others are compared with: the CPU's kernels, and the other one has the device."""
+        return dataclasses.replace(self, optimize=False, device="cpu", provider=None)
 
 
 class Runtime(abc.ABC):

@@ -72,12 +72,13 @@ def _artifact_of(path: Path, target: Target, facts: dict[str, Any]) -> Artifact:
     claim = read_manifest(path)
     files = tuple(facts.get("files") or (claim.files if claim is not None else ()))
     present = files and all((path.parent / name).exists() for name in files)
-    found = Artifact.of(path, target.format, files=files if present else ())
+    format = format_of(path) or target.format
+    found = Artifact.of(path, format, files=files if present else ())
     proven = claim if claim is not None and claim.sha256 == found.sha256 else None
     inputs, outputs = _specs(facts.get("inputs")), _specs(facts.get("outputs"))
     return Artifact(
         path=path,
-        format=target.format,
+        format=format,
         inputs=inputs or (proven.inputs if proven else ()),
         outputs=outputs or (proven.outputs if proven else ()),
         target=(proven.target if proven else None) or target.name,

@@ -15,7 +15,9 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from deploykit.artifact import TensorSpec
+from deploykit.converters.onnxruntime.placement import judge_placement, record
 from deploykit.converters.onnxruntime.profile import kernels_of
+from deploykit.converters.onnxruntime.providers import CPU, Provider, provider_for, refused_options, session_entries
 from deploykit.errors import GateError, ModelError, UnavailableError, UsageError
 from deploykit.runtime import Runtime, RuntimeOptions
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
     from deploykit.runtime import Feeds, Kernel, Outputs
 
-CPU = "CPUExecutionProvider"
 _LOAD_ERRORS = (
     native.NotImplemented,
     native.InvalidGraph,
@@ -32,11 +33,13 @@ _LOAD_ERRORS = (
     native.InvalidArgument,
     native.Fail,
     native.RuntimeException,
+    native.EPFail,
+    native.EngineError,
+    RuntimeError,  # a provider that is not made of its options
 )
 _UNKNOWN_OPERATOR = ("No Op registered for", "is not a registered function/op")
+_ON_CPU = Provider(CPU)
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
-_GPU_PROVIDERS = ("CUDAExecutionProvider", "ROCMExecutionProvider", "DmlExecutionProvider", "WebGpuExecutionProvider")
-_NPU_PROVIDERS = ("QNNExecutionProvider", "VitisAIExecutionProvider")
 _DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -75,9 +78,9 @@ def session_options(options: RuntimeOptions) -> ort.SessionOptions:
 
 
 def with_library(options: Mapping[str, Any]) -> RuntimeOptions:
-    """RuntimeOptions for a job's options, which name the target's own extension library."""
-    library = options.get("custom_ops")
-    return RuntimeOptions(custom_ops={"onnxruntime": str(library)} if library else {})
+    """RuntimeOptions for a job's options, which may name the target's own extension library, and a provider."""
+    library, provider = options.get("custom_ops"), options.get("provider")
+    return RuntimeOptions(provider=provider, custom_ops={"onnxruntime": str(library)} if library else {})
 
 
 def _register(chosen: ort.SessionOptions, library: str) -> None:
@@ -93,66 +96,54 @@ def _register(chosen: ort.SessionOptions, library: str) -> None:
         ) from problem
 
 
-def open_session(path: Path, options: ort.SessionOptions, providers: Sequence[str] = (CPU,)) -> ort.InferenceSession:
-    """A session on exactly these providers, the CPU last.
+def open_session(
+    path: Path, options: ort.SessionOptions, provider: Provider = _ON_CPU, without: Sequence[str] = ()
+) -> ort.InferenceSession:
+    """A session on this provider, the CPU behind it. without: names of graph optimisers that are left out.
 
-    Raises UnavailableError (DK221) when ONNX Runtime leaves out a provider, ModelError or GateError as in `load`.
+    Raises UnavailableError (DK221) when ONNX Runtime leaves out the provider, UsageError (DK527) when the provider
+    refuses its options, ModelError or GateError as in `load`.
     """
     try:
-        session = ort.InferenceSession(str(path), options, providers=list(dict.fromkeys([*providers, CPU])))
+        session = ort.InferenceSession(
+            str(path),
+            options,
+            providers=session_entries(provider),
+            disabled_optimizers=list(without) or None,
+            # A provider that fails to start is otherwise left out, with a line on stdout.
+            enable_fallback=0,
+        )
     except _LOAD_ERRORS as problem:
         told = _sentence(problem)
+        if (refused := refused_options(provider, told)) is not None:
+            raise refused from problem
+        engine = f"ONNX Runtime {ort.__version__}"
+        if provider.name != CPU:
+            engine += f" with {provider.name}"
         if isinstance(problem, native.NotImplemented) or any(sign in told for sign in _UNKNOWN_OPERATOR):
             raise GateError(
-                f"ONNX Runtime {ort.__version__} cannot run a node of {path.name}: {told}",
+                f"{engine} cannot run a node of {path.name}: {told}",
                 code="DK201",
                 file=path,
                 target="onnxruntime",
                 hint=f"deploykit check '{path}' --target onnxruntime names every such node",
             ) from problem
         raise ModelError(
-            f"ONNX Runtime {ort.__version__} does not take {path.name}: {told}",
+            f"{engine} does not take {path.name}: {told}",
             code="DK202",
             file=path,
             hint=f"deploykit check '{path}' --target onnxruntime",
         ) from problem
     # A provider whose library or device is missing is dropped with a log line only: numbers and times would be the
     # CPU's under another name.
-    dropped = [name for name in providers if name not in session.get_providers()]
-    if dropped:
+    if provider.name not in session.get_providers():
         raise UnavailableError(
-            f"{dropped[0]} is built in but does not start on this machine, and ONNX Runtime would silently use "
+            f"{provider.name} is built in but does not start on this machine, and ONNX Runtime would silently use "
             f"{session.get_providers()[0]}",
             code="DK221",
             hint="deploykit doctor",
         )
     return session
-
-
-def providers_for(options: RuntimeOptions) -> list[str]:
-    """The execution providers that the options ask for, most wanted first.
-
-    `provider` may be the full name or its first part in any case ("cuda"). Raises UnavailableError (DK220).
-    """
-    available = ort.get_available_providers()
-    if options.provider is not None:
-        wanted = options.provider.lower().removesuffix("executionprovider")
-        found = [name for name in available if name.lower().removesuffix("executionprovider") == wanted]
-        asked = f"the execution provider {options.provider!r}"
-    elif options.device == "cpu":
-        return [CPU]
-    else:
-        kinds = {"gpu": _GPU_PROVIDERS, "npu": _NPU_PROVIDERS}.get(options.device, ())
-        found = [name for name in kinds if name in available][:1]
-        asked = f"a provider for --device {options.device}"
-    if not found:
-        raise UnavailableError(
-            f"the installed ONNX Runtime {ort.__version__} does not have {asked}",
-            code="DK220",
-            context=[f"it has {', '.join(available)}"],
-            hint="pip install onnxruntime-gpu in place of onnxruntime (CUDA), or leave --provider and --device away",
-        )
-    return found
 
 
 class OnnxRuntime(Runtime):
@@ -163,14 +154,17 @@ class OnnxRuntime(Runtime):
     def __init__(self, path: Path, options: RuntimeOptions) -> None:
         """Loads the model; see `load` for what it raises."""
         self._options = options
-        self._providers = providers_for(options)
+        self._provider = provider_for(options)
         # Kept open while the session lives: it maps external data from this folder.
         self._folder = tempfile.TemporaryDirectory(prefix="deploykit-taps-") if options.taps else None
         if self._folder is not None:
             path, self.taps = _tap(path, options.taps, Path(self._folder.name))
         self._path = path
-        self._session = open_session(path, session_options(options), self._providers)
-        self.engine = f"onnxruntime {ort.__version__} ({self._providers[0]})"
+        chosen = session_options(options)
+        record(chosen)
+        self._session = open_session(path, chosen, self._provider)
+        self.findings = judge_placement(self._session, self._provider, path)
+        self.engine = f"onnxruntime {ort.__version__} ({self._provider.name})"
         self.inputs = tuple(map(_spec, self._session.get_inputs()))
         given = tuple(map(_spec, self._session.get_outputs()))
         self.outputs = given[: len(given) - len(self.taps)]
@@ -200,7 +194,7 @@ class OnnxRuntime(Runtime):
             chosen.optimized_model_filepath = str(folder / "optimized.onnx")
             # Without this the written graph would stop at protobuf's 2 GB.
             chosen.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
-            session = open_session(self._path, chosen, self._providers)
+            session = open_session(self._path, chosen, self._provider)
             for _ in range(2):  # the first call allocates; the second one is what a caller sees
                 self._run(session, feeds)
             profile = Path(session.end_profiling())
@@ -264,4 +258,4 @@ def _sentence(problem: Exception) -> str:
         text = text.split(" : ", 3)[-1]
     text = re.sub(r"^Load model from .*? failed: ?", "", text)
     # ... and without the file, line and signature of the C++ function that said so.
-    return re.sub(r"^/onnxruntime_src/.*?[\w&*]\) (?=[A-Z])", "", text)
+    return re.sub(r"/onnxruntime(_src)?/\S+\.(cc|h):\d+ .*?[\w&*>.]\)( \[with .*?\])? (?=[A-Z\[])", "", text)

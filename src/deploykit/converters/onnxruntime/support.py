@@ -15,7 +15,8 @@ from onnx import defs
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from deploykit import graph, io
-from deploykit.converters.onnxruntime.runtime import CPU, open_session, session_options, with_library
+from deploykit.converters.onnxruntime.providers import CPU
+from deploykit.converters.onnxruntime.runtime import open_session, session_options, with_library
 from deploykit.errors import GateError, ModelError
 from deploykit.graph.extraction import NodeModels
 from deploykit.opsupport.limits import load_limits
