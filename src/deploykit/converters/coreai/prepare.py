@@ -9,6 +9,8 @@ import onnx_ir as ir
 
 from deploykit import graph
 from deploykit.converters.bounds import bounds_of_input, fixed_by
+from deploykit.converters.coreai.folding import fold_sizes
+from deploykit.converters.coreai.recurrent import write_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +25,10 @@ def prepared(path: Path, dims: Mapping[str, Sequence[int | None]], profiles: Map
     model = graph.load(path)
     graph.name_nodes(model)
     _fix(model, dims, profiles)
-    return model, _fold_biases(model)
+    folded = _fold_biases(model)
+    fold_sizes(model)
+    write_out(model)
+    return model, folded
 
 
 def _fix(model: ir.Model, dims: Mapping[str, Sequence[int | None]], profiles: Mapping[str, Any]) -> None:
@@ -41,15 +46,15 @@ def _fix(model: ir.Model, dims: Mapping[str, Sequence[int | None]], profiles: Ma
         shape = fixed.get(value.name or "")
         if shape is not None:
             value.shape = ir.Shape(shape)
-    # Shapes inside follow from the inputs: coreai-onnx infers them anew. Those of outputs keep what is still unknown.
-    for value in model.graph.outputs:
+    # Shapes inside follow from the inputs. Those of outputs, of branches too, keep what is still unknown.
+    ends = [*model.graph.outputs, *(value for part in model.graphs() for value in part.outputs)]
+    for value in ends:
         if value.shape is not None:
-            value.shape = ir.Shape(
-                [sizes.get(str(size), size) if not isinstance(size, int) else size for size in _sizes(value.shape)]
-            )
+            value.shape = ir.Shape([sizes.get(str(size), size) for size in _sizes(value.shape)])
+    kept = {id(value) for value in ends}
     for node in graph.all_nodes(model):
         for value in node.outputs:
-            if not value.is_graph_output():
+            if id(value) not in kept:
                 value.shape = None
 
 
