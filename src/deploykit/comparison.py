@@ -20,7 +20,7 @@ from deploykit.parity import TOLERANCES, OutputComparison, Tolerance, row_for
 from deploykit.progress import OnProgress, Progress, silent
 from deploykit.report import Finding, failure, warning
 from deploykit.runtime import Runtime, RuntimeOptions, open_runtime
-from deploykit.target import format_of, target_of_format, unavailable
+from deploykit.target import format_of, refuse_foreign, target_of_format, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -331,11 +331,15 @@ def require_runnable(path: Path, *, simulated: bool = False) -> None:
 
 
 def why_not_runnable(path: Path, *, simulated: bool = False) -> str | None:
-    """Why the artifact does not run on this machine; None when it does, or when only opening it tells."""
+    """Why the artifact does not run on this machine; None when it does, or when only opening it tells.
+
+    Raises UnavailableError (DK591) for one that was built for another version or device.
+    """
     format = format_of(path)
     target = target_of_format(format) if format else None
     if target is None:
         return None  # open_runtime refuses it with the formats that are known
+    refuse_foreign(target, path)
     reason = unavailable(target, simulated=simulated)
     if reason is None and target.runtime is None:
         reason = f"nothing here runs {target.title} artifacts"

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit.errors import UnavailableError, UsageError
-from deploykit.target import format_of, resolve, target_of_format
+from deploykit.target import format_of, refuse_foreign, resolve, target_of_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -118,5 +118,6 @@ def open_runtime(path: Path, options: RuntimeOptions | None = None) -> Runtime:
         raise UnavailableError(
             f"{target.title} artifacts do not run on this machine", code="DK502", file=path, target=target.name
         )
+    refuse_foreign(target, path)
     load: Callable[[Path, RuntimeOptions], Runtime] = resolve(target.runtime)
     return load(path, options or RuntimeOptions())

@@ -5,15 +5,19 @@ Importing a Target needs the standard library only: converter, rules and runtime
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
 import importlib
 import importlib.metadata
-from typing import TYPE_CHECKING, Any, Literal
+import json
+from typing import TYPE_CHECKING, Any
 
 from deploykit import lazy
 from deploykit.errors import UnavailableError, UsageError
+from deploykit.scheme import QuantizationScheme as QuantizationScheme
+from deploykit.toolchain import own_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,37 +26,8 @@ if TYPE_CHECKING:
     from deploykit.route import Route
 
 ENTRY_POINT_GROUP = "deploykit.targets"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class QuantizationScheme:
-    """How INT8 is to look in the ONNX so that the target fuses it.
-
-    activation: integer type of activations. symmetric_activations: zero point 0 (int8) instead of a fitted one.
-    per_channel: a scale for each output channel of a weight. reduce_range: weights of 7 bits in the layers where pairs
-    of products would saturate at 16 bits, as on CPUs without VNNI.
-    quantize_bias: int32 bias as Q/DQ; False leaves it float, which TensorRT and Core ML want.
-    quantize_residual: both inputs of an Add get their own Q/DQ.
-    float_outputs: integer convolutions may write float, so that their outputs get Q/DQ only for readers in integers.
-    lifted_pairs: Q/DQ before nodes that only move values or choose among them, and none behind.
-    integer_sums: sums of residuals end in Q/DQ too; MatMul and Add are one Gemm with an int32 bias, and hard swish is
-    written in two nodes.
-    signed_products: factors of a matrix product that are both computed are int8 with zero point 0, unless none is
-    negative; so is what only matrix products read the extreme values of.
-    operators: op types whose inputs are quantized; others stay float.
-    """
-
-    activation: Literal["int8", "uint8"] = "int8"
-    symmetric_activations: bool = True
-    per_channel: bool = True
-    quantize_bias: bool = False
-    quantize_residual: bool = False
-    float_outputs: bool = False
-    lifted_pairs: bool = False
-    integer_sums: bool = False
-    signed_products: bool = False
-    reduce_range: bool = False
-    operators: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+BUNDLE_FILE = "bundle.json"
+BUNDLE_FORMAT = "deploykit.bundle/1"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,9 +72,15 @@ class Target:
     files: options whose values are files, or what stands in one.
     takes: what `converter` takes besides: "calib" (a `DataRequest` to measure on) and "contract" (preprocessing, JSON);
     and "sizes": bounds with a set of sizes, which are ranges to all others.
+    environment: the managed environment in which `converter` works (`deploykit doctor --install`); "" for none.
     makes: options with which `converter` makes a precision itself from the float ONNX, by precision.
     defaults: a job that measures what the engine's own defaults change in the numbers, as `module:function`.
     no_wheel: why what it needs cannot be installed on this system, as a `module:function` returning a reason or None.
+    bundle: a job that writes a build bundle, a folder with all that the vendor's tool needs on another machine, where
+    there is no converter or it does not work here. builds_on: why it does not, as a `module:function` returning a
+    reason or None. prepares: what the model in a bundle has to be like, see `api.bundle`.
+    magic: first bytes of its artifacts, where another target's have the same suffix.
+    refuses: a `module:function` that raises for an artifact that this machine cannot load, before anything else looks.
     routes: direct routes that need no ONNX, by the exporter that loads the source ("torch", "tensorflow").
     measured: name of the engine whose measured operator table stands in for it where it is not installed.
     """
@@ -113,8 +94,9 @@ class Target:
     distributions: tuple[str, ...]
     precisions: tuple[str, ...] = ("fp32",)
     versions: tuple[str, ...] = ()
+    environment: str = ""
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    scheme: QuantizationScheme = QuantizationScheme()
+    scheme: QuantizationScheme = QuantizationScheme()  # noqa: RUF009 - frozen
     converter: str | None = None
     support: str | None = None
     runtime: str | None = None
@@ -134,6 +116,11 @@ class Target:
     beside: str | None = None
     defaults: str | None = None
     no_wheel: str | None = None
+    bundle: str | None = None
+    builds_on: str | None = None
+    prepares: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    magic: tuple[bytes, ...] = ()
+    refuses: str | None = None
     files: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     makes: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
@@ -157,7 +144,7 @@ class Target:
 
     def converts(self, version: str | None) -> bool:
         """Whether deploykit makes artifacts of that version, where what it needs is installed."""
-        return self.converter is not None and version not in self.check_only
+        return (self.converter or self.bundle) is not None and version not in self.check_only
 
     def asks_engine(self, version: str | None) -> bool:
         """Whether an engine that may be installed here speaks for that version."""
@@ -173,6 +160,7 @@ class Target:
         return f"pip install {' '.join(self.distributions or self.packages)}"
 
 
+_BUNDLES = "deploykit.converters.bundles"
 # The literal table: a name here costs nothing until it is asked for.
 _TABLE: dict[str, str] = {
     "onnxruntime": "deploykit.converters.onnxruntime:TARGET",
@@ -183,9 +171,20 @@ _TABLE: dict[str, str] = {
     "tensorrt": "deploykit.converters.tensorrt:TARGET",
     "onnxruntime-web": "deploykit.converters.onnxruntime_web:TARGET",
     "litert": "deploykit.converters.litert:TARGET",
+    "savedmodel": "deploykit.converters.savedmodel:TARGET",
     "ncnn": "deploykit.converters.ncnn:TARGET",
     "mnn": "deploykit.converters.mnn:TARGET",
     "tvm": "deploykit.converters.tvm:TARGET",
+    "ascend": "deploykit.converters.bundles:ascend",
+    "axelera": "deploykit.converters.bundles:axelera",
+    "hailo": "deploykit.converters.bundles:hailo",
+    "migraphx": "deploykit.converters.bundles:migraphx",
+    "qnn": "deploykit.converters.bundles:qnn",
+    "rknn": "deploykit.converters.bundles:rknn",
+    "ryzen-ai": "deploykit.converters.bundles:ryzen-ai",
+    "stm32": "deploykit.converters.bundles:stm32",
+    "tf-trt": "deploykit.converters.bundles:tf-trt",
+    "tidl": "deploykit.converters.bundles:tidl",
 }
 
 
@@ -201,8 +200,9 @@ def _third_party() -> dict[str, importlib.metadata.EntryPoint]:
 
 
 def target_names() -> list[str]:
-    """All target names, ours first, then those of other packages."""
-    return [*_TABLE, *sorted(name for name in _third_party() if name not in _TABLE)]
+    """All target names, ours first, then those of other packages, then a user's own descriptions of toolchains."""
+    others = [*sorted(_third_party()), *own_names()]
+    return [*_TABLE, *dict.fromkeys(name for name in others if name not in _TABLE)]
 
 
 def get_target(name: str) -> Target:
@@ -213,6 +213,9 @@ def get_target(name: str) -> Target:
     if name in _third_party():
         loaded: Target = _third_party()[name].load()
         return loaded
+    if name in target_names():
+        described: Target = resolve(f"{_BUNDLES}:{name}")
+        return described
     near = difflib.get_close_matches(name.casefold(), target_names(), n=1)
     raise UsageError(
         f"there is no target {name!r}",
@@ -298,21 +301,57 @@ def check_options(target: Target, options: Mapping[str, Any]) -> None:
 def format_of(path: Path) -> str | None:
     """Artifact format by suffix ("onnx", "openvino", ...) or by what marks a folder; None when no target has it.
 
-    Loading checks the content.
+    Loading checks the content. Where two targets have one suffix the file's first bytes tell, else its manifest.
     """
     if path.suffix == ".onnx":
         return "onnx"
     known = list(map(get_target, target_names()))
-    for target in known:
-        for format, suffix in ((target.format, target.suffix), *target.formats.items()):
-            if suffix and suffix == path.suffix:
+    found = [
+        (target, format)
+        for target in known
+        for format, suffix in ((target.format, target.suffix), *target.formats.items())
+        if suffix and suffix == path.suffix
+    ]
+    if len(found) > 1:
+        return _told_apart(path, found)
+    if found:
+        return found[0][1]
+    return next((t.format for t in known if t.marker and (path / t.marker).is_file()), _bundle_format(path))
+
+
+def _told_apart(path: Path, found: Sequence[tuple[Target, str]]) -> str:
+    from deploykit.artifact import read_manifest
+
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        start = stream.read(16)
+        for target, format in found:
+            if any(start.startswith(magic) for magic in target.magic):
                 return format
-    return next((t.format for t in known if t.marker and (path / t.marker).is_file()), None)
+    claim = read_manifest(path)
+    return next((format for target, format in found if claim and target.name == claim.target), found[0][1])
+
+
+def _bundle_format(path: Path) -> str | None:
+    try:
+        facts = json.loads((path / BUNDLE_FILE).read_text(encoding="utf-8"))
+        name = facts["target"] if facts.get("format") == BUNDLE_FORMAT else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return f"{name}-bundle" if name in target_names() else None
 
 
 def target_of_format(format: str) -> Target | None:
     """The target that runs and inspects artifacts of that format."""
-    return next((t for t in map(get_target, target_names()) if format == t.format or format in t.formats), None)
+    names = target_names()
+    found = next((t for t in map(get_target, names) if format == t.format or format in t.formats), None)
+    name = format.removesuffix("-bundle")
+    return get_target(name) if found is None and name != format and name in names else found
+
+
+def refuse_foreign(target: Target, path: Path) -> None:
+    """Raises UnavailableError (DK591) for an artifact that was built for another version or device than is here."""
+    if target.refuses is not None and path.is_file():
+        resolve(target.refuses)(path)
 
 
 def comparison_worker(target: Target) -> str:

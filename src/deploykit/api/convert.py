@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph, io
+from deploykit.api.bundle import BundleStage, bundle_stage, expect_source, settled
 from deploykit.api.convert_stage import ConvertStage
 from deploykit.api.export import export, export_stage, parents_of
 from deploykit.api.extensions import extension_libraries, split_translations
 from deploykit.api.routes import OPTION, RouteStage, attempt, not_taken, way_of
 from deploykit.api.warming import imports_of
+from deploykit.bundling import bundled_because, output_path
 from deploykit.converters.profiles import parse_profiles
 from deploykit.data.request import bounds_of, data_request, dim_ranges, known_bounds
 from deploykit.errors import DeploykitError, UsageError
@@ -81,7 +83,11 @@ def convert(
     exporting: list[str | Path] = [*translations, *own] if translations else []
     bounds = bounds_of(dims)
     shapes = parse_profiles(profiles)
-    final = io.check_output(Path(output), force=force, suffix=target.suffix_for(options or {}) or None)
+    place, suffix = output_path(target, Path(output), options or {})
+    final = io.check_output(place, force=force, suffix=suffix)
+    bundled = bundled_because(target, Path(output))
+    if bundled is not None:
+        expect_source(target, source)
     require_packages(target, f"converting to {target.title}")
     about: dict[str, Any] = {"seed": seed, "dims": bounds, "contract": contract}
     # What only a converter of ONNX knows keeps the direct way shut.
@@ -117,7 +123,7 @@ def convert(
                     return exported
                 artifact = graph.describe(model)
                 known_bounds(bounds, artifact.inputs, artifact.path.name)
-                stage = _LastStage(
+                stage = (_LastStage if bundled is None else BundleStage)(
                     target,
                     version,
                     settings,
@@ -130,14 +136,20 @@ def convert(
                     *_measured_on(target, calib, about),
                     compared["contract"],
                 )
-                report = run_stage(stage, {"model": artifact}, final, force=force, on_progress=on_progress)
+                if isinstance(stage, BundleStage):
+                    stage.why = str(bundled)
+                subjects = {"model": artifact}
+                if target.prepares.get("model", "onnx") != "onnx":
+                    subjects = parents_of(detect(source))
+                writes = bundle_stage(stage, settings, artifact.path)
+                report = run_stage(writes, subjects, final, force=force, on_progress=on_progress)
         except DeploykitError as problem:
             problem.context = (*problem.context, *(finding.message for finding in said))
             raise
         if target.routes and Path(source).suffix != ".onnx":
             said = said or [note("DK555", f"goes through ONNX (route={ONNX})", target=target.name)]
         report.findings[:0] = [*said, *exported.findings]
-        return report
+        return report if bundled is None else settled(report)
 
 
 class _LastStage(ConvertStage):

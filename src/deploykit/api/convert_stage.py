@@ -115,17 +115,7 @@ class ConvertStage(Stage):
     def requires(self, inputs: Mapping[str, Artifact]) -> list[Finding]:
         """Precision and every node that the target refuses, all at once, before anything is built."""
         model = inputs["model"]
-        found = []
-        precision = self.precision or model.precision
-        if precision not in self.target.precisions:
-            found.append(
-                failure(
-                    "DK530",
-                    f"{model.path.name} is {precision}; {self.target.title} takes {', '.join(self.target.precisions)}",
-                    target=self.target.name,
-                    hint=f"deploykit quantize MODEL -o OUT --precision ... --target {self.target.name}",
-                )
-            )
+        found = self.unfit(model)
         found += self._widened()
         if self.target.support is None:
             return found
@@ -139,9 +129,23 @@ class ConvertStage(Stage):
         refused = [row for row in support["nodes"] if row["verdict"] == "unsupported"]
         # A node that nobody judged is tried, unless something else stops the conversion anyway.
         tried = [row for row in support["nodes"] if row["verdict"] == "unknown" and not refused]
-        found += [_node_finding(row, self.target) for row in [*refused, *tried]]
+        found += [node_finding(row, self.target) for row in [*refused, *tried]]
         found += [Finding.from_dict(facts) for facts in support["findings"]]
         return found
+
+    def unfit(self, model: Artifact) -> list[Finding]:
+        """An error for a precision that the target does not take."""
+        precision = self.precision or model.precision
+        if precision in self.target.precisions:
+            return []
+        return [
+            failure(
+                "DK530",
+                f"{model.path.name} is {precision}; {self.target.title} takes {', '.join(self.target.precisions)}",
+                target=self.target.name,
+                hint=f"deploykit quantize MODEL -o OUT --precision ... --target {self.target.name}",
+            )
+        ]
 
     def _widened(self) -> list[Finding]:
         """A note for each set of sizes, and for several profiles, that the target takes as a range."""
@@ -370,7 +374,7 @@ def recorded_options(target: Target, options: Mapping[str, Any]) -> dict[str, An
     return found
 
 
-def _node_finding(row: Mapping[str, Any], target: Target) -> Finding:
+def node_finding(row: Mapping[str, Any], target: Target) -> Finding:
     """A node that the target does not take, which stops the conversion, or that nobody has judged, which does not."""
     operator = f"{row['domain']}.{row['op']}" if row["domain"] else row["op"]
     place = {"target": target.name, "node": row["node"], "op": row["op"], "hint": row["remedy"]}

@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from deploykit import lazy
+from deploykit.bundling import why_not_built
 from deploykit.report import Report
 from deploykit.target import get_target, target_names, unavailable, uninstallable
 
 if TYPE_CHECKING:
     from deploykit.target import Target
 
+_BUNDLED = "convert writes a build bundle for a machine that has it"
+
 
 def targets() -> Report:
     """Which targets can be checked, converted to and run here, and what is missing where one cannot.
 
     Returns a report whose metrics are {"targets": [{"name", "title", "suffix", "versions", "precisions", "check",
-    "convert", "run", "missing"}]}; the three are booleans, `missing` is text, empty when nothing is.
+    "convert", "run", "bundle", "missing"}]}; the four are booleans, `missing` is text, empty when nothing is. bundle:
+    `convert` writes a folder that another machine builds the artifact from.
     Imports no backend.
     """
     return Report("targets", metrics={"targets": [_row(get_target(name)) for name in target_names()]})
@@ -29,7 +33,10 @@ def _row(target: Target) -> dict[str, Any]:
     missing = []
     if absent:
         missing.append(uninstallable(target) or target.install)
-    if target.converter is None:
+    built = why_not_built(target) if installed else None
+    if built is not None:
+        reason = f"{built}: {_BUNDLED}" if target.converter is not None else f"{_BUNDLED}: {target.elsewhere}"
+    elif target.converter is None:
         reason = f"checked here, made elsewhere: {target.elsewhere}"
     elif target.runtime is None and not reason:
         reason = f"nothing runs {target.title} artifacts here"
@@ -44,7 +51,8 @@ def _row(target: Target) -> dict[str, Any]:
         "versions": list(target.versions),
         "precisions": list(target.precisions),
         "check": told or (target.support is not None and installed),
-        "convert": target.converter is not None and installed,
+        "convert": target.converter is not None and installed and built is None,
+        "bundle": target.bundle is not None and built is not None,
         "run": target.runtime is not None and installed and reason is None,
         "missing": "; ".join(missing),
     }

@@ -9,6 +9,7 @@ import typer
 
 import deploykit
 from deploykit import io
+from deploykit.bundling import output_path
 from deploykit.cli import arguments
 from deploykit.cli.command import command
 from deploykit.cli.options import (
@@ -69,7 +70,8 @@ def convert(
     arguments.source(source)
     options = arguments.pairs(option, "--option")
     check_options(target, options)
-    io.check_output(output, force=ui.force, suffix=target.suffix_for(options) or None)
+    place, suffix = output_path(target, output, options)
+    io.check_output(place, force=ui.force, suffix=suffix)
     facts: dict[str, Any] = {
         "inputs": arguments.inputs(input),
         "dims": arguments.dim_ranges(dim),

@@ -277,7 +277,8 @@ class Engine:
         if report.artifact is not None:
             outcome.path = report.artifact.path
             if step.publish is not None:
-                outcome.published = self._publish(report.artifact.path, entry, self.out / step.publish)
+                final = (self.out / step.publish).with_name(report.artifact.path.name)  # a bundle is no `m.engine`
+                outcome.published = self._publish(report.artifact.path, entry, final)
         return outcome
 
     def _publish(self, stored: Path, entry: Entry, final: Path) -> Path:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
+from typing import TYPE_CHECKING
 
+from deploykit import lazy
+from deploykit.converters.tensorrt.device import why_no_device
+from deploykit.converters.tensorrt.loading import expect_same, gpus
 from deploykit.converters.tensorrt.options import SHARED
 from deploykit.target import QuantizationScheme, Target
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 def why_not_here() -> str | None:
-    """Why an engine is not executed on this machine: the driver is missing, or there is no runtime for it yet."""
-    library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return f"no NVIDIA driver on this machine ({library} does not load): engines are built here, not run"
-    return "deploykit builds TensorRT-RTX engines and checks them statically; it does not run them yet"
+    """Why an engine is not executed on this machine: the driver or the GPU is missing. Building needs neither."""
+    reason = why_no_device()
+    return f"{reason}: engines are built here, not run" if reason else None
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raises UnavailableError (DK591) for an engine of another version, or for other GPUs; nothing is deserialised."""
+    expect_same(path, "tensorrt_rtx", "TensorRT-RTX", lazy.version_of("tensorrt_rtx"), gpus())
 
 
 TARGET = Target(
@@ -43,6 +49,9 @@ TARGET = Target(
         quantize_residual=True,
     ),
     converter="deploykit.converters.tensorrt_rtx.convert:convert_job",
+    runtime="deploykit.converters.tensorrt_rtx.runtime:load",
+    magic=(b"vtrt",),
+    refuses="deploykit.converters.tensorrt_rtx:refuse_foreign",
     support="deploykit.converters.tensorrt_rtx.support:support_job",
     inspect="deploykit.converters.tensorrt_rtx.inspect:describe",
     worker="tensorrt-rtx",

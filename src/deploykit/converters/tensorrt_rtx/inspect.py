@@ -24,6 +24,7 @@ def describe(path: str) -> dict[str, Any]:
         "interface_source": "the manifest beside it" if made else "not readable without a GPU and a manifest",
         "precision": made.precision if made else None,
         "options": made.options if made else None,
+        "built_for": made.built_for if made else None,
         "size_bytes": plan.size_bytes,
         "layers": list(plan.layers),
         "static_check": plan.as_metrics(),
