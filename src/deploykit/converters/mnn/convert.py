@@ -86,8 +86,8 @@ def convert_job(
         if _DONE not in finished.log or not final.is_file():
             findings += _refusals(finished, path, nodes)
         else:
-            _name_by_content(final)
             facts = look_into(final)
+            _name_by_content(final, facts["uuid"])
             findings += _changes(facts, inputs, outputs)
             made["metrics"] = {"operators": facts["operators"]}
     made["findings"] = [finding.as_dict() for finding in findings]
@@ -144,12 +144,12 @@ def _changes(facts: Mapping[str, Any], inputs: Sequence[TensorSpec], outputs: Se
     return told
 
 
-def _name_by_content(file: Path) -> None:
-    """MNN numbers each model it writes at random: the number becomes one of the content."""
+def _name_by_content(file: Path, number: str) -> None:
+    """MNN numbers each model it writes at random: the number becomes one of the content, of the same length."""
     content = file.read_bytes()
-    given = look_into(file)["uuid"].encode()
+    given = number.encode()
     if content.count(given) != 1:
         raise VendorError(f"MNN {versioned()} does not keep its identifier where it is expected", target=NAME)
     digest = hashlib.sha256(content.replace(given, bytes(len(given)))).hexdigest()
-    number = str(uuid.uuid5(uuid.NAMESPACE_OID, digest)).encode()
-    file.write_bytes(content.replace(given, number))
+    named = str(uuid.uuid5(uuid.NAMESPACE_OID, digest)).encode()
+    file.write_bytes(content.replace(given, named))

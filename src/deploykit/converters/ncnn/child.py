@@ -11,13 +11,6 @@ from pathlib import Path
 from typing import Any
 
 
-def unknown_layers(types: list[str]) -> list[str]:
-    """Of these layer types those that the installed ncnn does not have."""
-    import ncnn
-
-    return sorted({name for name in types if ncnn.layer_to_index(name) < 0})
-
-
 def load(param: str, weights: str) -> dict[str, Any]:
     """Names of inputs and outputs, or the problem. A damaged file may end this process."""
     import ncnn
@@ -32,9 +25,9 @@ def load(param: str, weights: str) -> dict[str, Any]:
 
 
 def main(request: Path) -> None:
-    """Answers one request: {"types": layer types} or {"param", "weights"}, and "answer": where the answer goes."""
+    """Answers one request: {"param", "weights", "answer": where the answer goes}."""
     wanted = json.loads(request.read_text(encoding="utf-8"))
-    found = unknown_layers(wanted["types"]) if "types" in wanted else load(wanted["param"], wanted["weights"])
+    found = load(wanted["param"], wanted["weights"])
     Path(wanted["answer"]).write_text(json.dumps(found), encoding="utf-8")
 
 

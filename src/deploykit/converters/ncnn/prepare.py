@@ -65,7 +65,9 @@ def _pool(model: ir.Model, node: ir.Node) -> None:
     rank = len(source.shape)
     over = sorted(axis % rank for axis in axes)
     kept = [axis for axis in range(rank) if axis not in over]
-    if not 1 <= len(over) <= 2 or not kept or kept[0] != 0 or len(kept) > 2:
+    length = source.shape[over[0]] if over else None
+    wide = len(kept) == 3 and len(over) == 1 and isinstance(length, int)
+    if not over or not kept or kept[0] != 0 or not (wide or (len(over) <= 2 and len(kept) <= 2)):
         return
     step = Steps(model, model.graph, node)
     lowest = node.op_type == "ReduceMin"
@@ -74,10 +76,10 @@ def _pool(model: ir.Model, node: ir.Node) -> None:
     value = value if order == list(range(rank)) else step("Transpose", value, perm=order)
     if len(kept) == 1:  # a pool has a channel axis
         value = _with_axes(step, model, "Unsqueeze", value, [1])
-    value = step("GlobalMaxPool", value)
+    value = step("MaxPool", value, kernel_shape=[1, length]) if wide else step("GlobalMaxPool", value)
     keep = node.attributes.get("keepdims")
     if keep is not None and keep.as_int() == 0:
-        gone = list(range(2, 2 + len(over)))
+        gone = list(range(max(2, len(kept)), max(2, len(kept)) + len(over)))
         value = _with_axes(step, model, "Squeeze", value, [1, *gone] if len(kept) == 1 else gone)
     else:
         value = _with_axes(step, model, "Squeeze", value, [1]) if len(kept) == 1 else value

@@ -61,8 +61,9 @@ def translate(model: Path, shapes: Sequence[str], *, half: bool) -> tuple[Transl
 
 def unknown_layers(layers: Iterable[Layer]) -> list[str]:
     """Types of layers that the installed ncnn does not have: pnnx leaves what it cannot translate as it is."""
-    _, found = _call({"types": sorted({layer.type for layer in layers})})
-    return list(found or ())
+    import ncnn
+
+    return sorted({layer.type for layer in layers if ncnn.layer_to_index(layer.type) < 0})
 
 
 def look_into(path: Path, *, trusted: bool = False) -> tuple[list[Layer], Mapping[str, Any]]:
