@@ -24,7 +24,9 @@ from deploykit.errors import VendorError
 if TYPE_CHECKING:
     from deploykit.converters.onnxruntime_web.package import Package
 
+# A software renderer computes WebGPU and WebGL where there is no GPU, and nobody waits for hours.
 _TIMEOUT_S = 300.0
+_SOFTWARE_TIMEOUT_S = 120.0
 _DRIVER = b'<script type="module" src="browser_runner.mjs"></script>'
 _TYPES = {".html": "text/html", ".mjs": "text/javascript", ".json": "application/json", ".wasm": "application/wasm"}
 _QUIET = (
@@ -52,6 +54,7 @@ class Browser:
         self, program: str, package: Package, folder: Path, facts: dict[str, Any], backend: str, threads: int | None
     ) -> None:
         """Opens the page and waits until its sample has run. Raises VendorError (DK511, DK512)."""
+        self._timeout = _TIMEOUT_S if backend == "wasm" else _SOFTWARE_TIMEOUT_S
         self._requests: queue.Queue[bytes | None] = queue.Queue()
         self._answers: queue.Queue[bytes] = queue.Queue()
         token = secrets.token_urlsafe(16)
@@ -102,7 +105,7 @@ class Browser:
                 size = struct.unpack_from("<I", frame)[0]
                 return json.loads(frame[4 : 4 + size]), frame[4 + size :]
             waited += 0.5
-            if self._process.poll() is not None or waited > _TIMEOUT_S:
+            if self._process.poll() is not None or waited > self._timeout:
                 raise self._gone()
 
     def _gone(self) -> VendorError:
@@ -112,7 +115,7 @@ class Browser:
         return VendorError(
             f"the browser ended with exit code {self._process.returncode} while it ran the page"
             if ended
-            else f"the page gave no answer within {_TIMEOUT_S:.0f} s",
+            else f"the page gave no answer within {self._timeout:.0f} s",
             code="DK511" if ended else "DK512",
             target="onnxruntime-web",
             log=[line[:300] for line in lines][-20:],

@@ -15,7 +15,7 @@ from deploykit.converters.onnxruntime_web.frames import DTYPES, rows_of
 from deploykit.converters.onnxruntime_web.limits import findings_for
 from deploykit.converters.onnxruntime_web.package import NAME, VERSION, find_package, install_command
 from deploykit.data.request import data_request, open_request
-from deploykit.errors import GateError, UsageError
+from deploykit.errors import DataError, GateError, UsageError
 from deploykit.report import note
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _COPY, _NONE = "copy", "none"
 _HERE = "ort/"
+_RANDOM = "random:0"
 
 
 def convert_job(
@@ -62,7 +63,7 @@ def convert_job(
         files = graph.save(loaded, final / MODEL)
         for name in PAGE:
             shutil.copyfile(ASSETS / name, final / name)
-        sample = _write_sample(final, path, inputs, str(options.get("sample", "random:0")), dims, contract)
+        sample = _write_sample(final, path, inputs, str(options.get("sample", _RANDOM)), dims, contract)
         copied = _copy(source, package, backend, final)
         version = package.version if package is not None else VERSION
         facts = {
@@ -147,7 +148,12 @@ def _write_sample(
 ) -> list[dict[str, Any]]:
     """Writes sample.bin, and returns what lies where in it."""
     request = data_request(source, "parity", samples=1, dims=dims, contract=contract)
-    feeds = next(iter(open_request(request, inputs, model=model))).feeds  # type: ignore[arg-type]
+    try:
+        feeds = next(iter(open_request(request, inputs, model=model))).feeds  # type: ignore[arg-type]
+    except DataError as problem:
+        if source == _RANDOM:
+            problem.hint = f"--option sample=FILE.npz gives the page inputs to show; {problem.hint}".rstrip("; ")
+        raise
     rows, parts = rows_of(feeds, inputs)
     (folder / "sample.bin").write_bytes(b"".join(parts))
     return rows
