@@ -377,9 +377,20 @@ def workers() -> Iterator[WorkerPool]:
             _current.reset(token)
 
 
-def run_alone(name: str, function: str, arguments: Mapping[str, Any], *, block: Sequence[str] = ()) -> Any:
+def run_alone(
+    name: str,
+    function: str,
+    arguments: Mapping[str, Any],
+    *,
+    block: Sequence[str] = (),
+    interpreter: str | None = None,
+) -> Any:
     """Calls a function in a new worker with memory at fixed addresses, for a vendor whose bytes depend on them."""
-    single = Worker(name, environment={"DEPLOYKIT_FIXED_ADDRESSES": "1", "PYTHONHASHSEED": "0"})
+    fixed = {"DEPLOYKIT_FIXED_ADDRESSES": "1", "PYTHONHASHSEED": "0"}
+    if interpreter is None:
+        single = Worker(name, environment=fixed)
+    else:
+        single = Worker(name, interpreter=interpreter, environment={**_ELSEWHERE, **fixed})
     try:
         return single.call(function, arguments, block=block)
     finally:

@@ -19,7 +19,7 @@ from deploykit.converters.litert.interface import interface_of
 from deploykit.data.request import data_request, open_request
 from deploykit.environments import interpreter_of
 from deploykit.errors import GateError, VendorError
-from deploykit.isolation import run_isolated
+from deploykit.isolation import run_alone
 from deploykit.reference import Reference
 
 if TYPE_CHECKING:
@@ -30,8 +30,14 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "onnx2tf"
 _HALF, _FULL = ir.DataType.FLOAT16, ir.DataType.FLOAT
-# Sizes at which a model with open dimensions is tried, [first, second feed]; detectors want multiples of 32.
-_SIZES: tuple[tuple[int, int] | None, ...] = (None, (64, 96), (320, 160), (16, 48), (2, 4))
+# Sizes of open dimensions to try, of the first and the second feed: of a first axis, of pictures' sides, of others.
+# The least that differ and that no pooling uses up; then what some detectors and recognisers want.
+_SIZES = (
+    ((1, 3), (64, 96), (7, 10)),
+    ((1, 2), (160, 320), (32, 64)),
+    ((1, 2), (48, 96), (160, 320)),
+    ((1, 8), (1, 8), (1, 8)),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ def convert(
         graph.save(loaded, prepared)
         del loaded
         feeds = _feeds(prepared, inputs, dims, Path(folder))
-        facts = run_isolated(
+        facts = run_alone(
             ENVIRONMENT,
             "deploykit.converters.litert.onnx2tf_job:convert_job",
             {
@@ -212,15 +218,27 @@ def _sampled(
     inputs: Sequence[TensorSpec],
     dims: Mapping[str, Sequence[int | None]],
     prepared: Path,
-    sizes: tuple[int, int] | None,
+    sizes: tuple[tuple[int, int], ...],
 ) -> Iterator[dict[str, Any]]:
-    symbols = {size for spec in inputs for size in spec.shape or () if isinstance(size, str)}
-    bounds: dict[str, list[int | None]] = {name: list(given) for name, given in dims.items() if name in symbols}
-    if sizes is not None:
-        bounds |= {name: [min(sizes), max(sizes)] for name in symbols - set(bounds)}
+    bounds: dict[str, list[int | None]] = {}
+    for spec in inputs:
+        for axis, size in enumerate(spec.shape or ()):
+            if isinstance(size, str):
+                kind = 0 if axis == 0 else 1 if len(spec.shape or ()) > 3 else 2
+                bounds.setdefault(size, _within(sizes[kind], dims.get(size)))
     request = data_request("random:0", "parity", samples=2, dims=bounds)
     for sample in open_request(request, tuple(inputs), prepared):  # type: ignore[arg-type]
         yield sample.feeds
+
+
+def _within(wanted: tuple[int, int], given: Sequence[int | None] | None) -> list[int | None]:
+    """The two sizes, moved into the bounds; their ends where the bounds are narrower."""
+    if given is None:
+        return list(wanted)
+    low, high = given[0] or 1, given[1]
+    least = max(low, wanted[0]) if high is None else min(max(low, wanted[0]), high)
+    most = max(wanted[1], least + 1)
+    return [low, high] if high is not None and most > high else [least, most]
 
 
 def _refusal(model: Path, refused: Sequence[Mapping[str, str]], versions: Mapping[str, str], target: str) -> GateError:

@@ -85,10 +85,16 @@ class Segments:
         model: onnx.ModelProto,
         feeds: Values,
         convert: Callable[..., Any],
-        check: Callable[[Piece, Values], str] = lambda piece, values: "",
+        check: Callable[[Piece, Values, list[list[Array]]], str] = lambda piece, values, wanted: "",
+        tried: Mapping[tuple[int, int], tuple[Piece | None, str]] | None = None,
     ) -> None:
-        """convert: `onnx2tf.convert`. check: what else is wrong with a piece, "" for nothing."""
+        """convert: `onnx2tf.convert`. check: what else is wrong with a piece, given inputs and wanted outputs.
+
+        tried: `tried` of other segments of this model, which need not be converted again.
+        """
         self._check = check
+        self._known = dict(tried or {})
+        self.tried: dict[tuple[int, int], tuple[Piece | None, str]] = {}
         self._model = model
         self._graph = model.graph
         self._convert = convert
@@ -128,7 +134,7 @@ class Segments:
                 self._take(middle, stop)
                 return
             reason = f"ONNX Runtime {ort.__version__}, whose values onnx2tf's are compared with, does not run it: "
-            self.refusals.append(Refusal(nodes[0].name, nodes[0].op_type, nodes[0].domain, reason + _sentence(problem)))
+            self.refusals.append(Refusal(nodes[0].name, nodes[0].op_type, nodes[0].domain, reason + sentence(problem)))
             raise StoppedError from problem
         if stop - start == 1 and not inputs:
             # Nothing that varies goes in: what ONNX Runtime gives is a constant.
@@ -137,7 +143,7 @@ class Segments:
                 self._constants[name] = tensor
             return
         if inputs:
-            piece, reason = self._converted(part, inputs, outputs, wanted)
+            piece, reason = self._found((start, stop), part, inputs, outputs, wanted)
             if piece is not None:
                 self.pieces.append(piece)
                 self._keep(outputs, wanted, stop)
@@ -150,6 +156,27 @@ class Segments:
         middle = self._cut(start, stop)
         self._take(start, middle)
         self._take(middle, stop)
+
+    def _found(
+        self,
+        place: tuple[int, int],
+        part: onnx.ModelProto,
+        inputs: list[str],
+        outputs: list[str],
+        wanted: list[list[Array]],
+    ) -> tuple[Piece | None, str]:
+        """What is known of these nodes, or comes of converting them."""
+        known, reason = self._known.get(place, (None, ""))
+        if known is not None:
+            reason = self._check(known, self.values, wanted)
+            if not reason:
+                self.tried[place] = known, ""
+                return self.tried[place]
+        if (place not in self._known and not reason) or len(part.graph.node) == 1:
+            self.tried[place] = self._converted(part, inputs, outputs, wanted)
+        else:  # a whole that has failed before fails again, or it is right in TensorFlow and not beyond
+            self.tried[place] = None, reason
+        return self.tried[place]
 
     def _keep(self, outputs: Sequence[str], wanted: Sequence[Sequence[Array]], stop: int) -> None:
         """Values of what was given, and no more of what nobody reads any more."""
@@ -259,7 +286,7 @@ class Segments:
                 model = self._keras(part, len(inputs), settings)
                 order = _order(model.input_names, len(inputs))
             except (Exception, SystemExit) as problem:  # onnx2tf raises whatever TensorFlow does, and exits
-                reason = reason or f"onnx2tf stops: {_sentence(problem)}"
+                reason = reason or f"onnx2tf stops: {sentence(problem)}"
                 continue
             piece, wrong = self._judged(part, inputs, outputs, model, order, wanted)
             if not wrong:
@@ -283,7 +310,7 @@ class Segments:
     ) -> tuple[Piece, str]:
         kinds = [str(np.asarray(value).dtype) for value in wanted[0]]
         piece = Piece(len(part.graph.node), inputs, outputs, model, order, [()] * len(outputs), kinds)
-        return piece, self._compare(piece, wanted) or self._check(piece, self.values)
+        return piece, self._compare(piece, wanted) or self._check(piece, self.values, wanted)
 
     def _keras(self, part: onnx.ModelProto, count: int, settings: Mapping[str, Any]) -> Any:
         with tempfile.TemporaryDirectory() as folder, _inside(folder):
@@ -304,7 +331,7 @@ class Segments:
         try:
             found = [_evaluated(piece, values) for values in self.values]
         except Exception as problem:  # TensorFlow's errors of any kind
-            return f"what onnx2tf makes of it does not run: {_sentence(problem)}"
+            return f"what onnx2tf makes of it does not run: {sentence(problem)}"
         for place in range(len(piece.outputs)):
             pairs = [(results[place], given[place]) for results, given in zip(wanted, found, strict=True)]
             axes = _axes_that_fit(pairs)
@@ -335,12 +362,13 @@ def _axes_that_fit(pairs: list[tuple[Array, Array]]) -> tuple[int, ...] | None:
     if rank >= 3:
         orders += [(0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)]
     for axes in orders:
-        if all(_equal(wanted, given.transpose(axes) if axes else given) for wanted, given in pairs):
+        if all(equal(wanted, given.transpose(axes) if axes else given) for wanted, given in pairs):
             return axes
     return None
 
 
-def _equal(wanted: Array, given: Array) -> bool:
+def equal(wanted: Array, given: Array) -> bool:
+    """Whether values are equal within the tolerance of fp32, exact kinds exactly."""
     if wanted.shape != given.shape:
         return False
     if wanted.dtype.kind != "f":
@@ -387,7 +415,7 @@ def _rename(node: onnx.NodeProto, called: Mapping[str, str]) -> None:
                 value.name = called.get(value.name, value.name)
 
 
-def _sentence(problem: BaseException) -> str:
+def sentence(problem: BaseException) -> str:
     """The lines of a message that say something of the node."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     told = [
