@@ -15,8 +15,6 @@ CHECKED_ONLY = [
     "tensorrt@10.9",
     "onnxruntime-web@webgpu",
     "litert",
-    "ncnn",
-    "mnn",
     "tvm",
     "onnxruntime@cuda",
 ]
@@ -50,12 +48,12 @@ def test_run_refuses_one_before_anything_is_done(model, tmp_path):
         deploykit.run(str(model), to=("onnxruntime", "litert"), output=tmp_path / "out")
     assert caught.value.code == "DK214"
     config = tmp_path / "deploykit.yaml"
-    config.write_text("source: model.onnx\ntargets:\n  onnxruntime: {}\n  ncnn: {}\n")
+    config.write_text("source: model.onnx\ntargets:\n  onnxruntime: {}\n  tensorrt: {}\n")
     with pytest.raises(ConfigError) as wrong:
         deploykit.run(str(config))
     assert wrong.value.code == "DK814"
     assert ":4:3" in wrong.value.message
-    assert "pnnx" in wrong.value.hint
+    assert "trtexec" in wrong.value.hint
     assert not (tmp_path / "out").exists()
 
 

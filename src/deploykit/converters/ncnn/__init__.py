@@ -17,6 +17,7 @@ TARGET = Target(
     options={"weights": "how weights are stored: float32 or fp16; ncnn computes in what it is told when it loads them"},
     scheme=QuantizationScheme(activation="int8", symmetric_activations=True, per_channel=True, quantize_bias=False),
     converter="deploykit.converters.ncnn.convert:convert_job",
+    support="deploykit.converters.ncnn.support:support_job",
     runtime="deploykit.converters.ncnn.runtime:load",
     inspect="deploykit.converters.ncnn.inspect:describe",
     worker="ncnn",

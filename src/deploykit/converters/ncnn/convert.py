@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit import graph, io
 from deploykit.artifact import Artifact, write_manifest
-from deploykit.converters.bounds import bounds_of_input, fixed_by, unused_bounds
+from deploykit.converters.bounds import unused_bounds
 from deploykit.converters.ncnn.interface import digests
+from deploykit.converters.ncnn.options import stored
 from deploykit.converters.ncnn.param import may_be_called, renamed, write_param
-from deploykit.converters.ncnn.prepare import prepare
-from deploykit.converters.ncnn.tool import NAME, Translated, look_into, translate, unknown_layers, versions
-from deploykit.converters.ncnn.tracing import findings_of, too_many_axes, trace
-from deploykit.errors import UsageError, VendorError
+from deploykit.converters.ncnn.support import REMEDY
+from deploykit.converters.ncnn.tool import NAME, Translated, look_into, versions
+from deploykit.converters.ncnn.tracing import too_many_axes
+from deploykit.converters.ncnn.translation import Attempt, attempt
+from deploykit.errors import VendorError
 from deploykit.report import Finding, failure, note
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from deploykit.artifact import TensorSpec
     from deploykit.converters.vendor_process import Finished
-
-_WEIGHTS = {"float32": "fp32", "fp16": "fp16"}
 
 
 def convert_job(
@@ -41,60 +39,24 @@ def convert_job(
     Raises UsageError (DK527) for an option's value, VendorError when pnnx fails.
     """
     path, final = Path(model), Path(output).resolve()
-    half = _stored(options, precision) == "fp16"
-    loaded = graph.load(path)
-    inputs, outputs = graph.interface(loaded)
-    findings = unused_bounds(inputs, dims, profiles, target=NAME)
-    limits = [bounds_of_input(spec, dims, profiles.get(spec.name)) for spec in inputs]
-    inputs = tuple(
-        dataclasses.replace(spec, shape=fixed_by(spec, shape)) for spec, shape in zip(inputs, limits, strict=True)
-    )
-    findings += findings_of(inputs, outputs)
+    kept = stored(options, precision)
+    found = attempt(path, dims, profiles, half=kept == "fp16")
+    findings = [*unused_bounds(found.inputs, dims, profiles, target=NAME), *found.findings]
     made: dict[str, Any] = {
-        "inputs": [spec.as_dict() for spec in inputs],
-        "outputs": [spec.as_dict() for spec in outputs],
+        "inputs": [spec.as_dict() for spec in found.inputs],
+        "outputs": [spec.as_dict() for spec in found.outputs],
         "files": [final.name, final.with_suffix(".bin").name],
         "versions": versions(),
-        "precision": "fp16" if half else "fp32",
+        "precision": kept,
         "metrics": {},
     }
-    if not any(finding.severity == "error" for finding in findings):
-        nodes = [(node.name or "", node.op_type) for node in graph.all_nodes(graph.name_nodes(loaded))]
-        traced = trace(inputs, {**_by_symbol(inputs, limits), **dims})
-        prepare(loaded, inputs)
-        with io.scratch_folder() as folder:
-            ready = Path(folder) / "model.onnx"
-            graph.save(loaded, ready)
-            del loaded
-            found, finished = translate(ready, traced.shapes, half=half)
-            if found is None:
-                raise _failed(path, finished, traced.shapes)
-            findings += _untranslated(found, nodes) or _written(found, final, inputs, outputs, made)
-        made["metrics"] |= {"traced": {name: list(sizes) for name, sizes in traced.sizes.items()}}
+    if found.traced is not None and found.finished is not None:
+        if found.result is None:
+            raise _failed(path, found.finished, found.traced.shapes)
+        findings += _untranslated(found) or _written(found.result, final, found.inputs, found.outputs, made)
+        made["metrics"] |= {"traced": {name: list(sizes) for name, sizes in found.traced.sizes.items()}}
     made["findings"] = [finding.as_dict() for finding in findings]
     return made
-
-
-def _stored(options: Mapping[str, Any], precision: str) -> str:
-    kind = str(options.get("weights") or ("fp16" if precision == "fp16" else "float32"))
-    if kind not in _WEIGHTS:
-        raise UsageError(
-            f"option 'weights' is one of {', '.join(_WEIGHTS)}, and was {kind!r}",
-            code="DK527",
-            target=NAME,
-            hint="--option weights=fp16",
-        )
-    return _WEIGHTS[kind]
-
-
-def _by_symbol(inputs: Sequence[TensorSpec], limits: Sequence[Sequence[Any]]) -> dict[str, Sequence[int | None]]:
-    """The bounds that profiles give, by the name of the dimension."""
-    return {
-        size: list(bound)
-        for spec, bounds in zip(inputs, limits, strict=True)
-        for size, bound in zip(spec.shape or (), bounds, strict=True)
-        if isinstance(size, str) and bound is not None
-    }
 
 
 def _failed(path: Path, finished: Finished, shapes: Sequence[str]) -> VendorError:
@@ -109,19 +71,19 @@ def _failed(path: Path, finished: Finished, shapes: Sequence[str]) -> VendorErro
     )
 
 
-def _untranslated(found: Translated, nodes: Sequence[tuple[str, str]]) -> list[Finding]:
+def _untranslated(found: Attempt) -> list[Finding]:
     """A failure for each node of an operator that is left in the network under a name that ncnn does not know."""
     told = []
-    for kind in unknown_layers(found.layers):
-        # `Gather` stays one; PyTorch's words for others, as in `torch.topk`, are near those of ONNX.
-        word = kind.rpartition(".")[2].replace("_", "").lower()
-        places = [(name, op) for name, op in nodes if op.lower() == word]
-        why = f"pnnx leaves it as {kind}, which ncnn {versions()['ncnn']} does not have"
-        hint = "rewrite it with operators that ncnn has, or use another target"
-        told += [
-            failure("DK526", f"ncnn refuses node {name!r} ({op}): {why}", target=NAME, node=name, op=op, hint=hint)
-            for name, op in places
-        ] or [failure("DK526", f"ncnn refuses the model: there is a layer {kind} that it does not have", target=NAME)]
+    for place, why in found.left().items():
+        name, op, _ = found.nodes[place]
+        told.append(
+            failure("DK526", f"ncnn refuses node {name!r} ({op}): {why}", target=NAME, node=name, op=op, hint=REMEDY)
+        )
+    version = versions()["ncnn"]
+    told += [
+        failure("DK526", f"pnnx leaves a layer {kind}, which ncnn {version} does not have", target=NAME, hint=REMEDY)
+        for kind in found.unexplained()
+    ]
     return told
 
 
@@ -139,7 +101,7 @@ def _written(
     names = {blob: name for blob, name in blobs.items() if may_be_called(name) and name not in free}
     names = {blob: name for blob, name in names.items() if list(names.values()).count(name) == 1}
     write_param(final, renamed(found.layers, names))
-    shutil.move(found.weights, final.with_suffix(".bin"))
+    shutil.copyfile(found.weights, final.with_suffix(".bin"))
     look_into(final)
     interface: dict[str, Any] = {
         kind: {
