@@ -48,6 +48,7 @@ ENVIRONMENTS: Mapping[str, Environment] = {
         Environment(
             "onnx2tf", "onnx2tf", "litert and savedmodel from ONNX: its numpy, onnx and TensorFlow are old", 2700
         ),
+        Environment("litert-torch", "litert-torch", "litert from PyTorch: its typing-extensions are old", 2200),
     )
 }
 

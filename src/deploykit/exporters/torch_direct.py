@@ -43,9 +43,11 @@ def convert_job(
     options: Mapping[str, Any],
     profiles: Mapping[str, Sequence[Sequence[int]]],
     data: DataRequest,
+    calib: DataRequest | None = None,
 ) -> dict[str, Any]:
     """Writes a target's artifact of a PyTorch source at `output`; the facts of a `Product` as JSON.
 
+    calib: what the writer measures on, for routes that do.
     Raises what loading the source raises, GateError (DK685, DK686) for a module that is random or mixes its batch, and
     VendorError (DK556) where torch.export or the target's vendor does not take the module.
     """
@@ -65,14 +67,15 @@ def convert_job(
         options,
         get_target(target).bounded(bounds),
         profiles,
+        calib,
     )
     made = writer(handed)
     made["findings"] = [finding.as_dict() for finding in (*loaded.findings, *call.findings)] + made["findings"]
     made["versions"] |= versions_of("torch")
-    made["precision"] = precision_of(loaded.module)
+    made["precision"] = made.get("precision") or precision_of(loaded.module)
     made["metrics"]["integers"] = index_bounds(program, call)
     made["metrics"]["source_files"] = {str(file): file_sha256(file) for file in loaded.files}
-    row = row_for(made["precision"], made["precision"])
+    row = row_for(precision_of(loaded.module), made["precision"])
     place, seed = Path(output), request["seed"]
     add_beside(made, route, place, call.run, call.specs, call.symbols, row, data, seed, options)
     return made

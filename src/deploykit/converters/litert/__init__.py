@@ -1,4 +1,4 @@
-"""LiteRT: `.tflite` files from ONNX, TensorFlow and float LiteRT files, run by LiteRT's own interpreter."""
+"""LiteRT: `.tflite` files from ONNX, PyTorch, TensorFlow and float LiteRT files, run by LiteRT's own interpreter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TARGET = Target(
         "ranges": "minmax (the default) or moving-average: how ranges of precision=int8 follow from --calib",
         "rounding": "minmax, mse, octav, or gptq on --calib: how weights become integers; octav by default for int4",
         "micro": "true: OUT.cc and OUT.h with the bytes, and the operators and arena of TensorFlow Lite Micro",
-        "route": "auto (the default), onnx or tensorflow: the way from a TensorFlow source",
+        "route": "auto (the default), onnx, torch or tensorflow: the way from a PyTorch or TensorFlow source",
     },
     # The LiteRT quantization specification: int8 activations with a fitted zero point, int8 weights per channel with
     # zero point 0, int32 bias.
@@ -48,6 +48,13 @@ TARGET = Target(
         "int4-weights": {"precision": "int4-weights"},
     },
     routes={
+        "torch": Route(
+            title="litert-torch, from torch.export",
+            writer="deploykit.converters.litert.torch_route:write",
+            kinds=("python", "pt2"),
+            options=_ANY_ROUTE,
+            takes=("calib",),
+        ),
         "tensorflow": Route(
             title="TensorFlow's own converter",
             writer="deploykit.converters.litert.tensorflow_route:write",

@@ -131,6 +131,9 @@ def _named(made: Made, name: str) -> Any:
         )
     # The main graph lists each once, in the model's order: engines without signatures go by place.
     graph.inputs, graph.outputs = list(tensors[0]), list(tensors[1])
+    for specs, indices in ((made.inputs, tensors[0]), (made.outputs, tensors[1])):
+        for spec, index in zip(specs, indices, strict=True):
+            _mark_varying(graph.tensors[index], spec, made.permutations.get(spec.name, ()))
     _sign(model, made, tensors)
     _open_doors(model, made)
     return model
@@ -153,6 +156,19 @@ def _open_doors(model: Any, made: Made, names: Mapping[str, str] | None = None) 
         if tensor in places:
             found_at[name] = f"{places[tensor]}{own.removeprefix(tensor)}"
     remember(model, made.inputs, made.outputs, doors, found_at)
+
+
+def _mark_varying(tensor: Any, spec: TensorSpec, order: Sequence[int]) -> None:
+    """Writes -1 where the model's size varies; some converters leave the example's size."""
+    sizes = spec.shape or ()
+    if len(sizes) != len(tensor.shape if tensor.shape is not None else []):
+        return
+    moved = [sizes[axis] for axis in order] if order else list(sizes)
+    if any(isinstance(size, str) for size in moved):
+        before = tensor.shapeSignature if tensor.shapeSignature is not None else tensor.shape
+        tensor.shapeSignature = [
+            -1 if isinstance(size, str) else int(was) for size, was in zip(moved, before, strict=True)
+        ]
 
 
 def _varying(model: Any) -> list[Any]:
