@@ -5,6 +5,7 @@ import pytest
 
 import deploykit
 from deploykit import graph
+from deploykit.converters.onnxruntime.providers import Provider
 from deploykit.converters.onnxruntime.runtime import load, open_session, session_options
 from deploykit.errors import GateError, ModelError, UnavailableError
 from deploykit.runtime import RuntimeOptions, open_runtime
@@ -70,7 +71,7 @@ def test_provider_is_found_by_its_short_name(conv):
 @pytest.mark.filterwarnings("ignore:Specified provider")
 def test_silent_fall_back_to_another_provider_is_an_error(conv):
     with pytest.raises(UnavailableError) as caught:
-        open_session(conv, session_options(RuntimeOptions()), ["CUDAExecutionProvider"])
+        open_session(conv, session_options(RuntimeOptions()), Provider("CUDAExecutionProvider"))
     assert caught.value.code == "DK221"
 
 
