@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from deploykit import lazy
+from deploykit.environments import is_ready, state_of
 from deploykit.bundling import why_not_built
 from deploykit.report import Report
 from deploykit.target import get_target, target_names, unavailable, uninstallable
@@ -42,6 +43,9 @@ def _row(target: Target) -> dict[str, Any]:
         reason = f"nothing runs {target.title} artifacts here"
     if reason:
         missing.append(reason)
+    lacking = bool(target.environment) and not is_ready(target.environment)
+    if lacking:
+        missing.append(f"from ONNX: {_bringing(target.environment)}")
     # A table speaks of a target also where its engine is not installed.
     told = bool(target.tables) or target.measured is not None
     return {
@@ -51,8 +55,18 @@ def _row(target: Target) -> dict[str, Any]:
         "versions": list(target.versions),
         "precisions": list(target.precisions),
         "check": told or (target.support is not None and installed),
-        "convert": target.converter is not None and installed and built is None,
+        # From other sources than ONNX its routes need no environment.
+        "convert": target.converter is not None
+        and installed
+        and built is None
+        and (not lacking or bool(target.routes)),
         "bundle": target.bundle is not None and built is not None,
         "run": target.runtime is not None and installed and reason is None,
         "missing": "; ".join(missing),
     }
+
+
+def _bringing(environment: str) -> str:
+    """The command that makes an environment, or why there is none."""
+    found = state_of(environment, measured=False)
+    return found.refusal or f"deploykit doctor --install {environment}"

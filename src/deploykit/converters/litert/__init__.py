@@ -38,6 +38,7 @@ TARGET = Target(
     runtime="deploykit.converters.litert.runtime:load",
     inspect="deploykit.converters.litert.inspect:describe",
     worker="litert",
+    environment="onnx2tf",
     tables={"": "litert-onnx2tf"},
     takes=("calib",),
     makes={
