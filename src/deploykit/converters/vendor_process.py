@@ -43,7 +43,7 @@ def run_program(command: Sequence[str], folder: Path) -> Finished:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
-        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        preexec_fn=END_WITH_PARENT,
     )
     text = ended.stdout.decode("utf-8", errors="replace")
     return Finished(ended.returncode, tuple(line.rstrip() for line in text.splitlines() if line.strip()))
@@ -52,3 +52,7 @@ def run_program(command: Sequence[str], folder: Path) -> Finished:
 def _end_with_parent() -> None:
     # The worker may be killed while the vendor works: nobody else would end what it started.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+# `preexec_fn` of a process that is to end with this one, however this one ends.
+END_WITH_PARENT = _end_with_parent if sys.platform == "linux" else None

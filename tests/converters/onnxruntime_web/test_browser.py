@@ -2,9 +2,13 @@
 
 import functools
 import http.server
+import subprocess
+import sys
 import threading
+import time
 
 import numpy as np
+import psutil
 import pytest
 
 import deploykit
@@ -111,3 +115,20 @@ def test_page_without_its_scripts_says_where_they_go(onnx_file, page, visit):
     tab = visit(folder)
     tab.wait_for_selector("body[data-state=failed]", timeout=60_000)
     assert "copy dist/ of the npm package" in tab.inner_text("#problem")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends it")
+def test_browser_ends_with_the_process_that_started_it(onnx_file, page):
+    folder, _ = page(onnx_file(DENSE, w=WEIGHTS))
+    code = (
+        "import os, sys; from pathlib import Path; from deploykit.runtime import RuntimeOptions; "
+        "from deploykit.converters.onnxruntime_web.runtime import load; "
+        "opened = load(Path(sys.argv[1]), RuntimeOptions(provider='chromium')); "
+        "print(opened._door.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True, check=False)
+    pid = int(done.stdout)
+    end = time.monotonic() + 20
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end, "the browser outlives its starter"
+        time.sleep(0.1)

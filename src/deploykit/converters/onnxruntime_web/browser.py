@@ -14,11 +14,13 @@ import struct
 import subprocess
 import tempfile
 import threading
+import time
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.converters.onnxruntime_web.folder import ASSETS, MARKER, PAGE, SCRIPTS
+from deploykit.converters.vendor_process import END_WITH_PARENT
 from deploykit.errors import VendorError
 
 if TYPE_CHECKING:
@@ -78,7 +80,9 @@ class Browser:
             stdout=self._log,
             stderr=self._log,
             start_new_session=True,
+            preexec_fn=END_WITH_PARENT,
         )
+        self.pid = self._process.pid
         try:
             self.hello = self._answer()[0]
         except BaseException:
@@ -98,14 +102,13 @@ class Browser:
         return self._answer()
 
     def _answer(self) -> tuple[dict[str, Any], bytes]:
-        waited = 0.0
+        end = time.monotonic() + self._timeout
         while True:
             with contextlib.suppress(queue.Empty):
                 frame = self._answers.get(timeout=0.5)
                 size = struct.unpack_from("<I", frame)[0]
                 return json.loads(frame[4 : 4 + size]), frame[4 + size :]
-            waited += 0.5
-            if self._process.poll() is not None or waited > self._timeout:
+            if self._process.poll() is not None or time.monotonic() > end:
                 raise self._gone()
 
     def _gone(self) -> VendorError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.converters.onnxruntime_web.folder import ASSETS
 from deploykit.converters.onnxruntime_web.frames import body_size
+from deploykit.converters.vendor_process import END_WITH_PARENT
 from deploykit.errors import VendorError
 
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ class NodeProcess:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         command = [node, str(ASSETS / "node_runner.mjs"), str(package.node_entry), str(folder.resolve())]
         self._process = subprocess.Popen(
-            [*command, str(threads or 0)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
+            [*command, str(threads or 0)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            preexec_fn=END_WITH_PARENT,
         )
         self.pid = self._process.pid
         self.hello = self._answer()[0]

@@ -22,7 +22,9 @@ VERSION = "1.30.0"
 NAME = "onnxruntime-web"
 BROWSER = "chromium"
 _BROWSER_CHOICES = ("auto", "no", "require")
-_BROWSER_SAMPLES = 4
+# Software computes what a GPU would.
+_BROWSER_SAMPLES = {"wasm": 4}
+_SOFTWARE_SAMPLES = 2
 _NODE_ENTRY = "dist/ort.node.min.mjs"
 
 
@@ -120,4 +122,4 @@ def browser_places(settings: Mapping[str, Any]) -> tuple[Sequence[Place], Sequen
     # WebGPU, WebNN and WebGL are what this browser and this machine have of them.
     excused = backend != "wasm" and asked == "auto"
     refused = f"the page did not run with {backend} in the browser here" if excused else ""
-    return [Place("browser", f"{BROWSER}-{backend}", _BROWSER_SAMPLES, refused)], []
+    return [Place("browser", f"{BROWSER}-{backend}", _BROWSER_SAMPLES.get(backend, _SOFTWARE_SAMPLES), refused)], []

@@ -35,6 +35,7 @@ class Door(Protocol):
     """A process that has the model loaded; see `node.NodeProcess`."""
 
     hello: dict[str, Any]
+    pid: int
 
     def ask(self, request: bytes) -> tuple[dict[str, Any], bytes]:
         """Head and body of the answer to a request."""
