@@ -5,6 +5,7 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,7 +16,9 @@ from deploykit.environments import making as making_module
 from deploykit.environments.making import install, remove
 from deploykit.errors import ExitCode, UnavailableError, UsageError
 from deploykit.isolation import run_alone
-from deploykit.progress import Progress
+
+if TYPE_CHECKING:
+    from deploykit.progress import Progress
 
 NAME = "tiny"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from deploykit import lazy
-from deploykit.environments import is_ready, state_of
 from deploykit.bundling import why_not_built
+from deploykit.environments import is_ready, state_of
 from deploykit.report import Report
 from deploykit.target import get_target, target_names, unavailable, uninstallable
 
