@@ -12,7 +12,7 @@ from deploykit.artifact import Artifact, TensorSpec
 from deploykit.converters.profiles import hull
 from deploykit.errors import UnavailableError, UsageError, VendorError
 from deploykit.exporters.sources import detect
-from deploykit.isolation import run_isolated
+from deploykit.isolation import run_alone, run_isolated
 from deploykit.progress import OnProgress, Progress
 from deploykit.report import Finding, Report, failure, note
 from deploykit.route import AUTO, ONNX
@@ -160,12 +160,11 @@ class RouteStage(Stage):
 
     def _call(self, function: str, arguments: dict[str, Any], on_progress: OnProgress | None = None) -> Any:
         request = self.export.request() if self.via == "torch" else self.export.tensorflow_request()
-        return run_isolated(
-            f"{self.target.worker}-{self.via}",
-            f"deploykit.exporters.{self.via}_direct:{function}",
-            {"request": request, **arguments},
-            on_progress=on_progress,
-        )
+        worker, job = f"{self.target.worker}-{self.via}", f"deploykit.exporters.{self.via}_direct:{function}"
+        arguments = {"request": request, **arguments}
+        if self.target.alone and function == "convert_job":
+            return run_alone(worker, job, arguments)
+        return run_isolated(worker, job, arguments, on_progress=on_progress)
 
     def run(self, inputs: Mapping[str, Artifact], output: Path, on_progress: OnProgress) -> Product:
         """Loads the source and converts it, beside its framework."""

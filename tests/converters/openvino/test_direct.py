@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 import deploykit
+from deploykit.artifact import TensorSpec
+from deploykit.converters.openvino.torch_route import write
 from deploykit.errors import UsageError, VendorError
+from deploykit.route import Handed
 
 MODULE = """
 import torch
@@ -71,6 +74,20 @@ def test_torchscript_goes_the_same_way(module, tmp_path):
     torch.jit.script(nets.net()).save(str(tmp_path / "net.pt"))
     report = convert(tmp_path / "net.pt", tmp_path / "m.xml", inputs=INPUTS, options={"route": "torch"})
     assert not report.failed, report.findings
+
+
+def test_nothing_is_reported_to_the_vendor(tmp_path, monkeypatch):
+    telemetry = pytest.importorskip("openvino_telemetry")
+    torch = pytest.importorskip("torch")
+
+    def fail(*_, **__):
+        raise AssertionError("telemetry was started")
+
+    monkeypatch.setattr(telemetry.Telemetry, "__init__", fail)
+    program = torch.export.export(torch.nn.ReLU(), (torch.ones(2, 3),)).run_decompositions({})
+    x, y = TensorSpec("x", "float32", (2, 3)), TensorSpec("y", "float32", (2, 3))
+    made = write(Handed(program, (x,), (y,), tmp_path / "m.xml", {}, {}, {}))
+    assert [spec["name"] for spec in (*made["inputs"], *made["outputs"])] == ["x", "y"]
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ TARGET = Target(
     extra="coreai",
     packages=_PACKAGES,
     distributions=("coreai-core", "coreai-onnx"),
-    precisions=("fp32", "fp16", "int8", "int8-weights", "int4-weights", "mixed"),
+    precisions=("fp32", "fp16", "int8", "int8-weights", "mixed"),
     options={
         "route": "auto (the default: through ONNX), onnx or torch: the way from a PyTorch source",
     },

@@ -109,12 +109,20 @@ def _expect_types(model: ov.Model, inputs: Sequence[TensorSpec], outputs: Sequen
             raise VendorError(f"{spec.name!r} is {spec.dtype} in the source and {made} in OpenVINO", code="DK556")
 
 
+def _report_nothing() -> None:
+    """Gives `ov.convert_model` its own stand-in for telemetry, which it otherwise sends unless somebody opted out."""
+    from openvino.tools.ovc import convert_impl, telemetry_stub, telemetry_utils
+
+    convert_impl.tm = telemetry_utils.tm = telemetry_stub
+
+
 @contextlib.contextmanager
 def _front_ends_turn() -> Any:
     """Turns what a front-end raises into VendorError (DK556); its prints and warnings are kept out of the log."""
     try:
         with hidden(HIDDEN), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
+            _report_nothing()
             yield
     except DeploykitError:
         raise
