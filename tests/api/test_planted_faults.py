@@ -117,7 +117,7 @@ FAULTS = [
     ),
     Fault(
         "Einsum",
-        "ncnn",
+        "onnxruntime-web@webgl",
         'g (float[2,3,4] x, float[2,4,5] z) => (float[3,2,5] y) { [ein] y = Einsum <equation="bij,bjk->ibk"> (x, z) }',
     ),
     Fault(

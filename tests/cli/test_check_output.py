@@ -32,14 +32,14 @@ def test_partitions_are_a_warning_that_strict_turns_into_a_failure(deploykit_cli
 
 
 def test_formats_go_to_stdout_and_to_report_files(deploykit_cli, folder):
-    call = ("check", "model.onnx", "--target", "onnxruntime@nnapi,ncnn")
+    call = ("check", "model.onnx", "--target", "onnxruntime@nnapi,onnxruntime-web@webgl")
     sarif = deploykit_cli(*call, "--format", "sarif", "--report", "report.xml", "--force", cwd=folder)
     (run,) = json.loads(sarif.stdout)["runs"]
     places = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in run["results"]}
     assert places == {"model.onnx"}
-    assert run["invocations"][0]["exitCode"] == sarif.code == 1  # ncnn has no Erf
+    assert run["invocations"][0]["exitCode"] == sarif.code == 1  # WebGL has no Erf
     suite = ET.parse(folder / "report.xml").getroot()
     assert {case.attrib["name"]: case.find("failure") is not None for case in suite} == {
         "onnxruntime": False,
-        "ncnn": True,
+        "onnxruntime-web": True,
     }
