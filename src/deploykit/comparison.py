@@ -331,19 +331,14 @@ def require_runnable(path: Path, *, simulated: bool = False) -> None:
 
 
 def why_not_runnable(path: Path, *, simulated: bool = False) -> str | None:
-    """Why the artifact does not run on this machine; None when it does, or when only opening it tells.
-
-    Raises UnavailableError (DK591) for one that was built for another version or device.
-    """
+    """Why the artifact does not run on this machine; None when it does, or when only opening it tells."""
     format = format_of(path)
     target = target_of_format(format) if format else None
     if target is None:
         return None  # open_runtime refuses it with the formats that are known
     refuse_foreign(target, path)
     reason = unavailable(target, simulated=simulated)
-    if reason is None and target.runtime is None:
-        reason = f"nothing here runs {target.title} artifacts"
-    return reason
+    return reason or (None if target.runtime else f"nothing here runs {target.title} artifacts")
 
 
 def describe(path: Path) -> Artifact:

@@ -37,10 +37,19 @@ def test_an_uninstalled_backend_is_checked_from_its_table_at_most_and_names_its_
 
 
 def test_a_target_that_is_checked_only_says_how_its_artifact_is_made() -> None:
-    for name in ("tensorrt", "onnxruntime-web", "litert", "ncnn", "mnn", "tvm"):
+    for name in ("onnxruntime-web", "litert", "ncnn", "mnn", "tvm"):
         row = rows()[name]
         assert (row["check"], row["convert"], row["run"]) == (True, False, False)
         assert row["missing"] == f"checked here, made elsewhere: {get_target(name).elsewhere}"
+
+
+def test_a_toolchain_that_is_not_here_is_told_as_what_it_is() -> None:
+    """No artifact is made: a folder is, for a machine that has it."""
+    for name in ("ascend", "hailo", "qnn", "tf-trt"):
+        row = rows()[name]
+        assert (row["check"], row["convert"], row["bundle"], row["run"]) == (True, False, True, False)
+        assert "build bundle" in row["missing"]
+    assert rows()["onnxruntime"]["bundle"] is False
 
 
 def test_what_does_not_run_here_says_why() -> None:
