@@ -304,3 +304,15 @@ def test_external_weights_are_read(net, onnx_file, tmp_path):
     onnx.save(model, tmp_path / "far" / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     feeds = {"image": weights(1, 3, 8, 8)}
     assert_equal(*both(tmp_path / "far" / "m.onnx", feeds, tmp_path))
+
+
+def test_standard_output_stays_free_for_what_deploykit_says(net, tmp_path):
+    convert(net, tmp_path / "m.mnn")
+    script = f"""
+import numpy, pathlib
+from deploykit.runtime import RuntimeOptions, open_runtime
+runtime = open_runtime(pathlib.Path({str(tmp_path / "m.mnn")!r}), RuntimeOptions())
+print(runtime.predict({{"image": numpy.zeros((1, 3, 8, 8), "f")}})["logits"].shape)
+"""
+    done = run_program([sys.executable, "-c", f"import os; os.dup2(os.open(os.devnull, 1), 2)\n{script}"], tmp_path)
+    assert (done.code, done.log) == (0, ("(1, 5)",))

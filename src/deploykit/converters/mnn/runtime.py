@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.converters.mnn.interface import NAME, as_declared, as_held, interface
+from deploykit.converters.mnn.quiet import on_stderr
 from deploykit.converters.mnn.tool import interface_of, look_into, versioned
 from deploykit.errors import UnavailableError, VendorError
 from deploykit.runtime import Runtime, RuntimeOptions
@@ -42,6 +43,11 @@ class MnnRuntime(Runtime):
                 target=NAME,
                 hint="leave --device away",
             )
+        with on_stderr():
+            self._load(path, options)
+        self.engine = f"mnn {versioned()} (CPU)"
+
+    def _load(self, path: Path, options: RuntimeOptions) -> None:
         facts = look_into(path) if options.taps else interface_of(path)
         from MNN import expr, nn
 
@@ -63,14 +69,13 @@ class MnnRuntime(Runtime):
         self._module: Any = nn.load_module_from_file(
             str(path), [spec.name for spec in self._fed], self._names, runtime_manager=manager, shape_mutable=True
         )
-        self.engine = f"mnn {versioned()} (CPU)"
 
     def predict(self, feeds: Feeds) -> Outputs:
         """Outputs by name in the model's dtypes. Raises DataError (DK548), VendorError where MNN computes nothing."""
         given = [self._variable(np.asarray(feeds[spec.name]), spec) for spec in self._fed]
         made = self._module.forward(given)
         if len(made) != len(self._names):
-            raise VendorError(f"MNN gives {len(made)} of {len(self._names)} outputs", target=NAME)
+            raise _failed(f"MNN gives {len(made)} of {len(self._names)} outputs")
         found = {}
         for name, spec, variable in zip(self._names, self._specs(), made, strict=True):
             array = self._array(variable, name)
@@ -91,12 +96,17 @@ class MnnRuntime(Runtime):
         plain = self._expr.convert(variable, self._expr.NCHW)
         shape, values = plain.shape, plain.read()
         if values is None or np.size(values) != int(np.prod(shape)):
-            raise VendorError(f"MNN gives no values of {name!r}: it could not compute this shape", target=NAME)
+            raise _failed(f"MNN gives no values of {name!r}: it could not compute this shape")
         return np.array(values).reshape(shape)
 
     def close(self) -> None:
         """Frees the module."""
         del self._module
+
+
+def _failed(text: str) -> VendorError:
+    with on_stderr():  # what it has said of that, and not written yet
+        return VendorError(text, target=NAME)
 
 
 def _cores() -> int:
