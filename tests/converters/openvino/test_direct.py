@@ -8,6 +8,7 @@ import deploykit
 from deploykit.artifact import TensorSpec
 from deploykit.converters.openvino.torch_route import write
 from deploykit.errors import UsageError, VendorError
+from deploykit.isolation import workers
 from deploykit.route import Handed
 
 MODULE = """
@@ -33,6 +34,13 @@ def odd():
     return Odd().eval()
 """
 INPUTS = ["image:float32[batch,3,8,8]", "factor:float32[1]"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_pool():
+    """The workers of all tests, started once."""
+    with workers():
+        yield
 
 
 @pytest.fixture
