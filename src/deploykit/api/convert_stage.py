@@ -285,7 +285,8 @@ class ConvertStage(Stage):
             try:
                 self.compare_with(place.name, model, made, evidence, place)
             except DeploykitError as problem:
-                if not place.refused:
+                # A node that is refused is refused everywhere; the rest may be this machine's.
+                if not place.refused or isinstance(problem, GateError):
                     raise
                 told = f"{place.refused}: {problem.message}"
                 evidence.findings.append(warning("DK570", told, target=self.target.name, hint=problem.hint))

@@ -126,5 +126,10 @@ CustomOpsOpt = Annotated[
     ),
 ]
 ProviderOpt = Annotated[
-    str | None, typer.Option("--provider", metavar="NAME", help="Execution provider of onnxruntime.")
+    str | None,
+    typer.Option(
+        "--provider",
+        metavar="NAME[:K=V,...]",
+        help="Execution provider of onnxruntime, with its options; node or chromium[-BACKEND] of onnxruntime-web.",
+    ),
 ]
