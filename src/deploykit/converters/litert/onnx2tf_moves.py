@@ -1,4 +1,4 @@
-"""Operators that only move values, in TensorFlow: where onnx2tf 1.29 takes channels for what they are not.
+"""Operators in TensorFlow that onnx2tf 1.29 gets wrong by themselves: those that only move values, and recurrent ones.
 
 A Transpose or Reshape of what a convolution gave, cut off from it, stops onnx2tf or comes out in another order. Each is
 a function of the node and its inputs, TensorFlow tensors or numpy constants (runs in the managed environment).
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import helper, numpy_helper
+
+from deploykit.converters.litert.onnx2tf_recurrent import gru, lstm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +34,9 @@ def move_of(part: onnx.ModelProto) -> Callable[[Any], Any] | None:
         inputs = [
             None if not name else constants[name] if name in constants else tensors[places[name]] for name in node.input
         ]
-        return function(attributes, inputs)
+        found = function(attributes, inputs)
+        results = dict(zip(node.output, found if isinstance(found, list) else [found], strict=False))
+        return [results[value.name] for value in part.graph.output]
 
     return compute
 
@@ -141,7 +145,9 @@ def _cast(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Any:
 _MOVES: dict[str, Callable[[Mapping[str, Any], Sequence[Any]], Any]] = {
     "Cast": _cast,
     "Concat": _concat,
+    "GRU": gru,
     "Gather": _gather,
+    "LSTM": lstm,
     "Reshape": _reshape,
     "Shape": _shape,
     "Slice": _slice,

@@ -279,8 +279,13 @@ class Segments:
     def _converted(
         self, part: onnx.ModelProto, inputs: list[str], outputs: list[str], wanted: list[list[Array]]
     ) -> tuple[Piece | None, str]:
-        """The piece, or why it is none: the last thing that was tried."""
+        """The piece, or why it is none: what onnx2tf did first."""
         reason = ""
+        own = move_of(part) if len(part.graph.node) == 1 else None
+        if own is not None:
+            piece, wrong = self._judged(part, inputs, outputs, own, list(range(len(inputs))), wanted)
+            if not wrong:
+                return piece, ""
         for settings in ({}, {"disable_strict_mode": True}):
             try:
                 model = self._keras(part, len(inputs), settings)
@@ -292,11 +297,6 @@ class Segments:
             if not wrong:
                 return piece, ""
             reason = reason or wrong
-        own = move_of(part) if len(part.graph.node) == 1 else None
-        if own is not None:
-            piece, wrong = self._judged(part, inputs, outputs, own, list(range(len(inputs))), wanted)
-            if not wrong:
-                return piece, ""
         return None, reason
 
     def _judged(
