@@ -14,7 +14,6 @@ CHECKED_ONLY = [
     "tensorrt",
     "tensorrt@10.9",
     "onnxruntime-web@webgpu",
-    "litert",
     "tvm",
     "onnxruntime@cuda",
 ]
@@ -44,7 +43,7 @@ def test_convert_says_so_before_it_looks_at_anything_else(deploykit_cli):
 
 def test_run_refuses_one_before_anything_is_done(model, tmp_path):
     with pytest.raises(UnavailableError) as caught:
-        deploykit.run(str(model), to=("onnxruntime", "litert"), output=tmp_path / "out")
+        deploykit.run(str(model), to=("onnxruntime", "onnxruntime@cuda"), output=tmp_path / "out")
     assert caught.value.code == "DK214"
     config = tmp_path / "deploykit.yaml"
     config.write_text("source: model.onnx\ntargets:\n  onnxruntime: {}\n  onnxruntime@cuda: {}\n")
