@@ -200,7 +200,7 @@ def _differs(
 def _compared(content: bytes, feeds: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    from deploykit.converters.litert.onnx2tf_segments import equal, sentence
+    from deploykit.converters.litert.onnx2tf_values import equal, sentence
 
     plain = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     try:

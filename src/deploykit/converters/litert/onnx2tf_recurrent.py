@@ -6,6 +6,7 @@ their results in one tensor, which it takes as it is. Formulas: ONNX, LSTM-14 an
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ def lstm(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> list[Any]:
     import tensorflow as tf
 
     _check("LSTM", attributes, inputs)
-    x, w, r, b, _, h0, c0, _ = (*inputs, *[None] * (8 - len(inputs)))
+    known: list[Any] = [*inputs, *[None] * (8 - len(inputs))]
+    x, w, r, b, _, h0, c0, _ = known
     size = attributes["hidden_size"]
 
     def step(given: Any, state: Sequence[Any], place: int) -> tuple[Any, ...]:
@@ -39,7 +41,8 @@ def gru(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> list[Any]:
     import tensorflow as tf
 
     _check("GRU", attributes, inputs)
-    x, w, r, b, _, h0 = (*inputs, *[None] * (6 - len(inputs)))
+    known: list[Any] = [*inputs, *[None] * (6 - len(inputs))]
+    x, w, r, b, _, h0 = known
     size = attributes["hidden_size"]
     before = bool(attributes.get("linear_before_reset", 0))
 
@@ -80,7 +83,7 @@ def _directions(
     w: Any,
     b: Any,
     start: Sequence[Any],
-    step: Callable[[Any, Sequence[Any], int], tuple[Any, ...]],
+    step: Callable[..., tuple[Any, ...]],
 ) -> list[Any]:
     import tensorflow as tf
 
@@ -97,7 +100,7 @@ def _directions(
             given += b[place][: w[place].shape[0]]
         zeros = tf.zeros([tf.shape(x)[1], size])
         state = [zeros if first is None else tf.convert_to_tensor(first)[place] for first in start]
-        sequence, last = _loop(given, state, size, lambda one, held, at=place: step(one, held, at), reverse=reverse)
+        sequence, last = _loop(given, state, size, functools.partial(step, place=place), reverse=reverse)
         sequences.append(sequence)
         lasts.append(last)
     return [

@@ -20,6 +20,7 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 from deploykit.converters.litert.onnx2tf_moves import move_of
+from deploykit.converters.litert.onnx2tf_values import axes_that_fit, sentence, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     Values = list[dict[str, Array]]  # of tensors by name, for each feed
 
-# As tight as the row for fp32: what a piece adds is not to use up the tolerance of the whole.
-RTOL, ATOL = 1e-4, 1e-5
 _IR_VERSION = 10  # what the environment's onnxruntime reads
 
 
@@ -334,9 +333,9 @@ class Segments:
             return f"what onnx2tf makes of it does not run: {sentence(problem)}"
         for place in range(len(piece.outputs)):
             pairs = [(results[place], given[place]) for results, given in zip(wanted, found, strict=True)]
-            axes = _axes_that_fit(pairs)
+            axes = axes_that_fit(pairs)
             if axes is None:
-                return _told(pairs)
+                return told(pairs)
             piece.permutations[place] = axes
         return ""
 
@@ -353,42 +352,6 @@ def _evaluated(piece: Piece, values: Mapping[str, Array]) -> list[Array]:
     tensors = {name: tf.constant(values[name]) for name in piece.inputs}
     piece(tensors)
     return [np.asarray(tensors[name]) for name in piece.outputs]
-
-
-def _axes_that_fit(pairs: list[tuple[Array, Array]]) -> tuple[int, ...] | None:
-    """Axes by which all results become what was wanted: none, or channels to the front again; None: nothing does."""
-    rank = pairs[0][1].ndim
-    orders: list[tuple[int, ...]] = [()]
-    if rank >= 3:
-        orders += [(0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)]
-    for axes in orders:
-        if all(equal(wanted, given.transpose(axes) if axes else given) for wanted, given in pairs):
-            return axes
-    return None
-
-
-def equal(wanted: Array, given: Array) -> bool:
-    """Whether values are equal within the tolerance of fp32, exact kinds exactly."""
-    if wanted.shape != given.shape:
-        return False
-    if wanted.dtype.kind != "f":
-        return bool(np.array_equal(wanted, given))
-    finite = wanted[np.isfinite(wanted)]
-    top = float(np.abs(finite).max()) if finite.size else 0.0
-    return bool(np.allclose(given, wanted, rtol=RTOL, atol=ATOL * top, equal_nan=True))
-
-
-def _told(pairs: list[tuple[Array, Array]]) -> str:
-    for wanted, given in pairs:
-        if wanted.shape != given.shape:
-            return f"onnx2tf gives shape {list(given.shape)} where ONNX Runtime gives {list(wanted.shape)}"
-    wanted, given = max(pairs, key=lambda pair: _distance(*pair))
-    return f"onnx2tf gives other values than ONNX Runtime: they differ by up to {_distance(wanted, given):.3g}"
-
-
-def _distance(wanted: Array, given: Array) -> float:
-    with np.errstate(all="ignore"):
-        return float(np.nanmax(np.abs(wanted.astype(np.float64) - given.astype(np.float64)), initial=0.0))
 
 
 def _reads(node: onnx.NodeProto) -> set[str]:
@@ -413,16 +376,6 @@ def _rename(node: onnx.NodeProto, called: Mapping[str, str]) -> None:
                 _rename(held, called)
             for value in body.output:
                 value.name = called.get(value.name, value.name)
-
-
-def sentence(problem: BaseException) -> str:
-    """The lines of a message that say something of the node."""
-    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    told = [
-        line for line in lines if not line.startswith(("Exception encountered", "Call arguments", "•", "Arguments"))
-    ]
-    text = " ".join(told or lines)[:300]
-    return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
 
 
 @contextlib.contextmanager
