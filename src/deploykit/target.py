@@ -50,6 +50,7 @@ class Target:
 
     suffix: of the artifact ("" when it is a folder). format: what `inspect` and the runtimes know it by.
     marker: a file in that folder by which an artifact without a suffix is recognised.
+    served: how its artifacts are served where `deploykit serve` does not, as a sentence with {path}.
     places: where else than in its usual runtime an artifact is compared with its parent, as a `module:function` of the
     options that returns `Place`s and findings.
     formats: further formats that its option `format` writes, and their suffixes.
@@ -127,6 +128,7 @@ class Target:
     routes: Mapping[str, Route] = dataclasses.field(default_factory=dict)
     marker: str = ""
     places: str | None = None
+    served: str = ""
     formats: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
