@@ -31,7 +31,8 @@ class Route:
     hides: packages that the vendor would import where it finds them, for nothing that is used here.
     preferred: whether it is taken where nobody asks for a way; otherwise the way goes through ONNX.
     beside: `module:function` of a `Beside`, which writes what goes with the artifact; None where nothing does.
-    takes: what of `Target.takes` the writer gets, too.
+    takes: what of `Target.takes` the writer gets, too; "module" for PyTorch: the module itself (`HandedModule`) instead
+    of its exported program.
     """
 
     title: str
@@ -45,14 +46,34 @@ class Route:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class HandedModule:
+    """A PyTorch module, and how it is called.
+
+    args, kwargs: its arguments, tensors, for the example. positional: names of the parameters that `args` fill. places:
+    which argument each input is, in the order of the inputs: its position, or its name. plain: whether it is the user's
+    own module; a function of the inputs in order stands for one with nested inputs or outputs. scripted: TorchScript
+    already. decisions: the user's lines where values of tensors decide what the module does, in words.
+    """
+
+    module: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    positional: tuple[str, ...]
+    places: tuple[int | str, ...]
+    plain: bool
+    scripted: bool
+    decisions: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Handed:
     """What a writer is given.
 
-    program: torch.export.ExportedProgram, torch.jit.ScriptModule, a TensorFlow ConcreteFunction without variables
-    whose inputs and outputs come in the order of the specs, or the bytes of a LiteRT file.
+    program: torch.export.ExportedProgram, torch.jit.ScriptModule, a `HandedModule`, a TensorFlow ConcreteFunction
+    without variables whose inputs and outputs come in the order of the specs, or the bytes of a LiteRT file.
     inputs, outputs: as the export to ONNX would call them, with symbols for sizes that vary.
     options: of the target. dims: bounds by symbol, [min, max or None, *sizes]. profiles: [min, opt, max shape] by
-    input. calib: a `DataRequest` to measure on, for routes that take one.
+    input. calib: a `DataRequest` to measure on, for routes that take one. precision: of the source.
     """
 
     program: Any
@@ -63,6 +84,7 @@ class Handed:
     dims: Mapping[str, Sequence[int | None]]
     profiles: Mapping[str, Sequence[Sequence[int]]]
     calib: Mapping[str, Any] | None = None
+    precision: str = "fp32"
 
 
 # Writes the artifact at `Handed.output`; the facts of a `stage.Product` as JSON, error findings where it cannot.

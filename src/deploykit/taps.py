@@ -29,6 +29,7 @@ _OPENERS = {
     "onnx": "deploykit.converters.onnxruntime.taps:open_taps",
     "openvino": "deploykit.converters.openvino.taps:open_taps",
     "coreml": "deploykit.converters.coreml.taps:open_taps",
+    "tvm": "deploykit.converters.tvm.taps:open_taps",
     "litert": "deploykit.converters.litert.taps:open_taps",
 }
 

@@ -146,7 +146,7 @@ class Target:
 
     def converts(self, version: str | None) -> bool:
         """Whether deploykit makes artifacts of that version, where what it needs is installed."""
-        return (self.converter or self.bundle) is not None and version not in self.check_only
+        return bool(self.converter or self.bundle or self.routes) and version not in self.check_only
 
     def asks_engine(self, version: str | None) -> bool:
         """Whether an engine that may be installed here speaks for that version."""
@@ -177,6 +177,8 @@ _TABLE: dict[str, str] = {
     "ncnn": "deploykit.converters.ncnn:TARGET",
     "mnn": "deploykit.converters.mnn:TARGET",
     "tvm": "deploykit.converters.tvm:TARGET",
+    "torchscript": "deploykit.converters.torchscript:TARGET",
+    "pt2": "deploykit.converters.pt2:TARGET",
     "ascend": "deploykit.converters.bundles:ascend",
     "axelera": "deploykit.converters.bundles:axelera",
     "hailo": "deploykit.converters.bundles:hailo",

@@ -53,6 +53,8 @@ def way_of(target: Target, source: str | Path, options: Mapping[str, Any], given
     Raises UsageError (DK527) for a route that the target does not have, (DK557) for one that this source cannot take.
     """
     wanted = str(options.get(OPTION) or AUTO)
+    if target.converter is None and target.bundle is None:
+        return Way(_only_way(target, source), asked=True)
     accepted = [AUTO, ONNX, *target.routes]
     if wanted not in accepted:
         raise UsageError(
@@ -80,6 +82,21 @@ def way_of(target: Target, source: str | Path, options: Mapping[str, Any], given
             hint=f"--option route={ONNX}, or leave it away",
         )
     return Way(wanted, asked=True)
+
+
+def _only_way(target: Target, source: str | Path) -> str:
+    """The direct route of a target that nothing makes from ONNX. Raises UnavailableError (DK214) for another source."""
+    found = detect(source)
+    via = next((name for name, route in target.routes.items() if found.kind.name in route.kinds), None)
+    if via is None or found.kind.via != via:
+        raise UnavailableError(
+            f"{target.title} is not made from {found.kind.title}",
+            code="DK214",
+            file=found.path,
+            target=target.name,
+            hint=target.elsewhere,
+        )
+    return via
 
 
 def _unfit(

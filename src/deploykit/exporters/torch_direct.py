@@ -15,11 +15,12 @@ from deploykit.exporters.torch_checks import refuse_unstable
 from deploykit.exporters.torch_dynamo import dynamic_shapes
 from deploykit.exporters.torch_export import precision_of
 from deploykit.exporters.torch_program import in_order, index_bounds
+from deploykit.exporters.torch_tracing import data_dependent_lines
 from deploykit.io import file_sha256
 from deploykit.lazy import versions_of
 from deploykit.parity import row_for
 from deploykit.progress import OnProgress, silent
-from deploykit.route import Handed
+from deploykit.route import Handed, HandedModule
 from deploykit.target import get_target
 
 if TYPE_CHECKING:
@@ -56,24 +57,26 @@ def convert_job(
     refuse_unstable(call)
     route = route_of(target, "torch")
     writer = writer_of(route)
-    with frameworks_turn("torch.export"):
-        program = _program(loaded, call)
+    wants_module = "module" in route.takes
+    with frameworks_turn("PyTorch" if wants_module else "torch.export"):
+        program = _module(loaded, call) if wants_module else _program(loaded, call)
     bounds = {name: [r.minimum, r.maximum, *r.sizes] for name, r in call.symbols.items()}
     handed = Handed(
         program,
-        in_order(program, call),
+        call.specs if wants_module else in_order(program, call),
         output_specs(_runs(call)),
         Path(output),
         options,
         get_target(target).bounded(bounds),
         profiles,
         calib,
+        precision_of(loaded.module),
     )
     made = writer(handed)
     made["findings"] = [finding.as_dict() for finding in (*loaded.findings, *call.findings)] + made["findings"]
     made["versions"] |= versions_of("torch")
     made["precision"] = made.get("precision") or precision_of(loaded.module)
-    made["metrics"]["integers"] = index_bounds(program, call)
+    made["metrics"]["integers"] = {} if wants_module else index_bounds(program, call)
     made["metrics"]["source_files"] = {str(file): file_sha256(file) for file in loaded.files}
     row = row_for(precision_of(loaded.module), made["precision"])
     place, seed = Path(output), request["seed"]
@@ -126,6 +129,29 @@ def _program(loaded: Loaded, call: Call) -> Any:
         if program is None or not call.plain:
             program = torch.export.export(target, args, kwargs or None, dynamic_shapes=dynamic_shapes(call))
         return program.run_decompositions({})
+
+
+def _module(loaded: Loaded, call: Call) -> HandedModule:
+    """What a writer gets that takes the module itself; TorchScript's own decisions are part of it."""
+    decisions = () if loaded.scripted else tuple(line.describe() for line in data_dependent_lines(call))
+    if not call.plain:
+        given = tuple(call.example[spec.name] for spec in call.specs)
+        return HandedModule(call.flat, given, {}, (), tuple(range(len(given))), False, False, decisions)
+    args, kwargs = call.arguments(call.example)
+    found = {id(value): place for place, value in enumerate(args)}
+    by_input = dict(zip((spec.name for spec in call.specs), call.parameters, strict=True))
+    names = {id(call.example[name]): parameter for name, parameter in by_input.items()}
+    return HandedModule(
+        loaded.module,
+        args,
+        kwargs,
+        tuple(names.get(id(value), "") for value in args),
+        # A traced module with an argument by name has them all by name.
+        tuple(by_input[spec.name] if kwargs else found[id(call.example[spec.name])] for spec in call.specs),
+        True,
+        loaded.scripted,
+        decisions,
+    )
 
 
 def _runs(call: Call) -> list[Run]:

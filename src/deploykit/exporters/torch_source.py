@@ -12,7 +12,6 @@ import importlib
 import importlib.util
 import inspect
 import json
-import pickle
 import random
 import sys
 import zipfile
@@ -28,9 +27,10 @@ from deploykit.exporters.diagnosis import reason, user_line
 from deploykit.exporters.torch_mode import switched_to_evaluation
 from deploykit.exporters.torch_weights import load_weights
 from deploykit.report import Finding, note
+from deploykit.unpickling import tensors_only
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import ModuleType
 
     from deploykit.exporters.request import TorchRequest
@@ -250,7 +250,7 @@ def _package(file: Path) -> tuple[str, Path]:
 
 def _from_program(request: TorchRequest) -> Loaded:
     path = Path(str(request["path"]))
-    with _tensors_only():
+    with tensors_only():
         try:
             program = torch.export.load(path)
         except DeploykitError:
@@ -277,31 +277,6 @@ def _saved_by(path: Path) -> list[str]:
         return [f"it was saved by PyTorch {version}, in format {form['major']}.{form['minor']}"]
     except (OSError, ValueError, LookupError, StopIteration, AttributeError, TypeError, zipfile.BadZipFile):
         return []
-
-
-@contextlib.contextmanager
-def _tensors_only() -> Iterator[None]:
-    """Keeps `torch.export.load` from unpickling anything but tensors.
-
-    PyTorch 2.13 reads pickled weights and constants of a .pt2 with weights_only=False, so a file could run code.
-    """
-    load, loads = torch.load, pickle.loads
-
-    def safe_load(*args: Any, **options: Any) -> Any:
-        return load(*args, **{**options, "weights_only": True})
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise ModelError(
-            "the exported program has pickled objects, and loading them would run code: they were not loaded",
-            code="DK605",
-            hint="export the program again without custom objects",
-        )
-
-    torch.load, pickle.loads = safe_load, refuse
-    try:
-        yield
-    finally:
-        torch.load, pickle.loads = load, loads
 
 
 def _from_torchscript(request: TorchRequest) -> Loaded:
