@@ -10,8 +10,9 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.benchmark import child, run_bench
-from deploykit.benchmark.rounds import ROUNDS, Subject, _doubts, labels
+from deploykit.benchmark import child, run_bench, subjects_of
+from deploykit.benchmark.rounds import ROUNDS, _doubts
+from deploykit.benchmark.subject import Subject, labels
 from deploykit.comparison import describe
 from deploykit.target import get_target, unavailable
 
@@ -71,7 +72,9 @@ def test_a_high_spread_and_an_unfinished_warm_up_are_warnings_with_their_number(
 def test_rows_are_whole_and_the_slower_model_is_slower(models):
     steps: list[Progress] = []
     artifacts = [models["slow"], models["quick"]]
-    measured = run_bench(artifacts, DATA, batch=32, seconds=0.5, options={"threads": 1}, on_progress=steps.append)
+    measured = run_bench(
+        subjects_of(artifacts), DATA, batch=32, seconds=0.5, options={"threads": 1}, on_progress=steps.append
+    )
     slow, quick = measured.rows()
     for row in (slow, quick):
         assert row["execution"] == "real"
@@ -92,17 +95,15 @@ def test_rows_are_whole_and_the_slower_model_is_slower(models):
 
 @pytest.mark.serial
 def test_all_artifacts_get_the_same_inputs_and_their_own_process(models, monkeypatch):
-    from deploykit.benchmark import rounds
-
     calls = []
-    real = rounds.Subject.call
+    real = Subject.call
 
     def spy(self, function, **arguments):
         calls.append((self.label, self.worker._process.pid, function, arguments.get("feeds")))
         return real(self, function, **arguments)
 
-    monkeypatch.setattr(rounds.Subject, "call", spy)
-    run_bench([models["quick"], models["slow"]], DATA, seconds=0.1, warmup_s=0.2)
+    monkeypatch.setattr(Subject, "call", spy)
+    run_bench(subjects_of([models["quick"], models["slow"]]), DATA, seconds=0.1, warmup_s=0.2)
     loads = [call for call in calls if call[2] == "load_job"]
     assert loads[0][3] == loads[1][3]
     processes = {(label, pid) for label, pid, _, _ in calls}
@@ -115,7 +116,7 @@ def test_an_artifact_that_does_not_run_here_has_a_reason(tmp_path):
         pytest.skip("it runs on this machine")
     package = tmp_path / "m.engine"
     package.write_bytes(b"not an engine that runs here")
-    measured = run_bench([describe(package)], DATA, seconds=0.1)
+    measured = run_bench(subjects_of([describe(package)]), DATA, seconds=0.1)
     (row,) = measured.rows()
     assert (row["execution"], row["p50_ms"], row["runtime"]) == ("none", None, None)
     assert row["reason"]

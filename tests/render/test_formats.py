@@ -13,7 +13,6 @@ from deploykit import render
 from deploykit.artifact import Artifact, TensorSpec
 from deploykit.errors import InvalidFileError, UsageError, VendorError
 from deploykit.render.failure import render_error
-from deploykit.render.plot import scatter
 from deploykit.report import Finding, Report, failure, note, warning
 from deploykit.version import __version__
 
@@ -267,24 +266,6 @@ def test_an_empty_report_is_no_problem(format: str) -> None:
     assert render.render(Report("doctor"), format).endswith("\n")
 
 
-def test_a_plot_needs_two_artifacts_with_both_numbers() -> None:
-    assert scatter([row("a", "fp32", accuracy=1.0, p50_ms=2.0), row("b", "fp32", accuracy=1.0)]) is None
-
-
-def test_a_plot_puts_faster_left_and_better_up() -> None:
-    plot = scatter([row("a", "fp32", accuracy=90.0, p50_ms=5.0), row("b", "int8", accuracy=99.0, p50_ms=1.0)])
-    assert plot is not None
-    slow, fast = plot.dots
-    assert fast.x < slow.x
-    assert fast.y < slow.y
-    assert all(plot.left <= dot.x <= plot.right and plot.top <= dot.y <= plot.bottom for dot in plot.dots)
-
-
-def test_a_plot_of_equal_numbers_divides_by_nothing() -> None:
-    same = [row(name, "fp32", accuracy=0.0, p50_ms=0.0) for name in "ab"]
-    assert scatter(same) is not None
-
-
 def test_an_error_names_place_facts_and_hint() -> None:
     problem = InvalidFileError(
         "sample 3 has shape (224, 224, 3)",
@@ -327,12 +308,6 @@ def test_each_place_is_listed_once_with_its_targets(format: str) -> None:
     text = render.render(Report("convert", findings=said), format)
     assert text.count("logits") == 1
     assert "onnxruntime, openvino: tensor" in text
-
-
-def test_a_plot_of_percentages_does_not_go_beyond_100() -> None:
-    plot = scatter([row(name, "fp32", accuracy=99.9, p50_ms=1.0) for name in "ab"])
-    assert plot is not None
-    assert max(float(text) for _, text in plot.y_ticks) == 100
 
 
 def test_the_page_opens_with_problems_and_folds_notes() -> None:

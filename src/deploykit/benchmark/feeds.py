@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ def prepare_job(
 
     artifact: where the ONNX graph is read from that random integers obey. inputs: of all artifacts, TensorSpecs as
     JSON; empty: the artifact is opened to get them. data: a `DataRequest`. At most 16 batches or 256 MiB.
-    Returns {"files", "batch": rows in a call, "description", "findings"}.
+    Returns {"files", "batch": rows in a call, "description", "digest" (of the values), "findings"}.
     Raises DataError (DK444) when the batch cannot be made.
     """
     from deploykit.data import open_request
@@ -44,12 +45,13 @@ def prepare_job(
         request["samples"] = MAX_BATCHES * rows
     model = Path(artifact) if artifact.endswith(".onnx") else None
     dataset = open_request(request, specs, model=model)  # type: ignore[arg-type]
-    files = []
+    files, digest = [], hashlib.sha256()
     try:
         for index, feeds in enumerate(_within_memory(batches(dataset, axes, rows))):
             path = Path(folder) / f"{index:04}.npz"
             arrays: dict[str, Any] = {name: _storable(array) for name, array in feeds.items()}
             np.savez(path, **arrays)
+            _add(digest, arrays)
             files.append(str(path))
     except (MemoryError, DataError) as problem:
         if isinstance(problem, DataError) and problem.code != "DK334":
@@ -57,7 +59,19 @@ def prepare_job(
         text = f"a batch of {rows} does not fit into memory: {problem}"
         raise DataError(text, code="DK444", hint="choose a smaller --batch") from problem
     findings = [finding.as_dict() for finding in dataset.findings]
-    return {"files": files, "batch": rows, "description": dataset.description, "findings": findings}
+    return {
+        "files": files,
+        "batch": rows,
+        "description": dataset.description,
+        "digest": digest.hexdigest(),
+        "findings": findings,
+    }
+
+
+def _add(digest: Any, arrays: Mapping[str, Array]) -> None:
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
 
 
 def read_feeds(files: Iterable[str]) -> list[Sample]:

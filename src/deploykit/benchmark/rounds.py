@@ -7,118 +7,30 @@ import dataclasses
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from deploykit.benchmark import profiling
+from deploykit.benchmark.subject import SPREAD_LIMIT, WAITED_LIMIT, ServedSubject, Subject
 from deploykit.comparison import why_not_runnable
 from deploykit.errors import UnavailableError
 from deploykit.isolation import Worker
 from deploykit.progress import OnProgress, Progress, silent
 from deploykit.report import Finding, note, warning
-from deploykit.target import target_of_format
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from deploykit.artifact import Artifact
-
 ROUNDS = 10
 # A block has at least this many calls of the slowest artifact, so that a slow one does not get a call a block.
 _CALLS_IN_BLOCK = 2
-SPREAD_LIMIT = 0.15
-_CHILD = "deploykit.benchmark.child"
-
-
-@dataclasses.dataclass(slots=True)
-class Subject:
-    """An artifact under measurement: its name in messages ("openvino int8") and what was found."""
-
-    artifact: Artifact
-    label: str
-    reason: str | None = None
-    worker: Worker | None = None
-    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
-    warm: dict[str, Any] = dataclasses.field(default_factory=dict)
-    blocks: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    accuracy: float | None = None
-
-    @property
-    def measured(self) -> bool:
-        """Whether it ran."""
-        return bool(self.blocks)
-
-    @property
-    def target(self) -> str:
-        """The target it was made for, or the one that runs its format."""
-        return _target_of(self.artifact)
-
-    @property
-    def renamed(self) -> bool:
-        """Whether its inputs may be called otherwise than its runtime calls them; that is asked then."""
-        target = target_of_format(self.artifact.format)
-        return target is not None and target.renames
-
-    def call(self, function: str, **arguments: Any) -> Any:
-        """Calls a function of `child` in the artifact's process."""
-        assert self.worker is not None
-        target = target_of_format(self.artifact.format)
-        return self.worker.call(f"{_CHILD}:{function}", arguments, block=target.blocked if target else ())
-
-    def latencies(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """All measured calls, in ms."""
-        return np.concatenate([np.asarray(block["latencies_ms"], np.float64) for block in self.blocks])
-
-    def spread(self) -> float:
-        """Distance of the quartiles of the blocks' medians, relative to their median."""
-        medians = [float(np.median(block["latencies_ms"])) for block in self.blocks]
-        low, middle, high = np.percentile(medians, [25, 50, 75])
-        return float((high - low) / middle)
-
-    def row(self, batch: int) -> dict[str, Any]:
-        """The row of the JSON contract; numbers are None where it was not measured."""
-        empty = dict.fromkeys(("p50_ms", "p95_ms", "p99_ms", "throughput_per_s", "load_s"))
-        row: dict[str, Any] = {
-            "artifact": str(self.artifact.path),
-            "label": self.label,
-            "target": self.target,
-            "precision": self.artifact.precision,
-            "runtime": self.facts.get("engine"),
-            "execution": self.facts.get("execution", "none"),
-            **empty,
-            "rss_mb": dict.fromkeys(("base", "loaded", "after", "peak")),
-            "size_mb": self.artifact.size_bytes / 1e6,
-            "batch": batch,
-            "calls": 0,
-            "spread": None,
-            "reason": self.reason,
-            "accuracy": self.accuracy,
-        }
-        if not self.measured:
-            return row
-        times = self.latencies()
-        p50, p95, p99 = np.percentile(times, [50, 95, 99])
-        return row | {
-            "p50_ms": float(p50),
-            "p95_ms": float(p95),
-            "p99_ms": float(p99),
-            "throughput_per_s": batch * len(times) / (float(times.sum()) / 1e3),
-            "load_s": self.facts["load_s"],
-            "rss_mb": {
-                **self.facts["rss_mb"],
-                "after": self.blocks[-1]["rss_mb"],
-                "peak": max(block["peak_mb"] for block in self.blocks),
-            },
-            "calls": len(times),
-            "spread": self.spread(),
-        }
 
 
 @dataclasses.dataclass(slots=True)
 class Measured:
-    """What `run_bench` found: subjects in the given order, rows in a call, the data, findings."""
+    """What `run_bench` found: subjects in the given order, rows in a call, the data and their digest, findings."""
 
     subjects: list[Subject]
     batch: int
     data: str
+    digest: str
     findings: list[Finding]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -127,65 +39,56 @@ class Measured:
 
 
 def run_bench(
-    artifacts: Sequence[Artifact],
+    subjects: Sequence[Subject],
     data: Mapping[str, Any],
     *,
     batch: int = 1,
     seconds: float = 1.0,
     warmup_s: float = 2.0,
     options: Mapping[str, Any] | None = None,
+    per_op: bool = False,
     on_progress: OnProgress = silent,
 ) -> Measured:
-    """Measures artifacts on the same feeds, each in a fresh process that is kept to the end.
+    """Measures artifacts and servers on the same feeds, each in a fresh process that is kept to the end.
 
     data: a `DataRequest`. seconds: measured time of each artifact, in 10 blocks that take turns and start with another
     artifact each round (fewer blocks when single calls are slow; each artifact is called at least twice). warmup_s:
-    limit of each artifact's warm-up, which ends when latency is stable. options: device, provider, threads.
+    limit of each artifact's warm-up, which ends when latency is stable. options: device, provider, threads. per_op: the
+    engines' own profiles, too, when all else is measured.
     An artifact that cannot run here has no numbers, a reason and a note DK443. Warns of a spread above 15 % (DK440) and
     of an unfinished warm-up (DK441).
     Raises DataError for data or a batch that does not fit, and what opening an artifact raises.
     """
-    subjects = [Subject(artifact, label) for artifact, label in zip(artifacts, labels(artifacts), strict=True)]
+    subjects = [subject.fresh() for subject in subjects]
     for subject in subjects:
-        subject.reason = why_not_runnable(subject.artifact.path)
+        if not isinstance(subject, ServedSubject):
+            subject.reason = why_not_runnable(subject.artifact.path)
     here = [subject for subject in subjects if subject.reason is None]
-    rows, description, findings = batch, "", []
+    rows, description, digest, findings = batch, "", "", []
     if here:
         with tempfile.TemporaryDirectory(prefix="deploykit-bench-") as folder, contextlib.ExitStack() as workers:
             prepared = _prepare(here, data, batch, folder)
-            rows, description = prepared["batch"], prepared["description"]
+            rows, description, digest = prepared["batch"], prepared["description"], prepared["digest"]
             findings += [Finding.from_dict(facts) for facts in prepared["findings"]]
             ready = _load(here, prepared["files"], data, options or {}, workers, on_progress)
             _measure(ready, seconds, warmup_s, on_progress)
             findings += [finding for subject in ready for finding in _doubts(subject, warmup_s)]
+            if per_op:
+                findings += _profile(ready, on_progress)
     for subject in subjects:
         if subject.reason is not None:
             said = note("DK443", f"{subject.label} was not measured: {subject.reason}", target=subject.target)
             findings.append(said)
-    return Measured(subjects, rows, description, findings)
-
-
-def labels(artifacts: Sequence[Artifact]) -> list[str]:
-    """`target precision` of each, with the file's name, then its position, where that is not unique."""
-    short = [f"{_target_of(artifact)} {artifact.precision}" for artifact in artifacts]
-    named = [
-        label if short.count(label) == 1 else f"{label} ({artifact.path.name})"
-        for label, artifact in zip(short, artifacts, strict=True)
-    ]
-    return [label if named.count(label) == 1 else f"{label} #{at}" for at, label in enumerate(named, 1)]
-
-
-def _target_of(artifact: Artifact) -> str:
-    """The target it was made for, or the one that runs its format."""
-    found = artifact.target or getattr(target_of_format(artifact.format), "name", None)
-    return found or artifact.format
+    return Measured(subjects, rows, description, digest, findings)
 
 
 def _prepare(here: Sequence[Subject], data: Mapping[str, Any], batch: int, folder: str) -> dict[str, Any]:
     """Writes the feeds, in a process of its own so that no measured one has their making in its memory."""
     from deploykit.data.sizes import common_inputs
 
-    inputs = next((subject.artifact.inputs for subject in here if subject.artifact.inputs and not subject.renamed), ())
+    # A server's inputs come last: it does not name the dimensions that are open.
+    ordered = sorted(here, key=lambda subject: isinstance(subject, ServedSubject))
+    inputs = next((one.artifact.inputs for one in ordered if one.artifact.inputs and not one.renamed), ())
     for subject in here:
         inputs = common_inputs(inputs, subject.artifact.inputs)
     onnx = next((subject for subject in here if subject.artifact.format == "onnx"), here[0])
@@ -223,14 +126,10 @@ def _load(
         subject.worker = Worker(subject.label)
         workers.callback(subject.worker.kill)
         try:
-            subject.facts = subject.call(
-                "load_job",
-                artifact=str(subject.artifact.path),
-                feeds=list(files),
-                data=dict(data),
-                options=dict(options),
-            )
+            subject.load(files, data, options)
         except UnavailableError as problem:
+            if isinstance(subject, ServedSubject):  # it answered a moment ago
+                raise
             subject.reason = problem.message
             continue
         ready.append(subject)
@@ -253,6 +152,21 @@ def _measure(ready: Sequence[Subject], seconds: float, warmup_s: float, on_progr
             subject.blocks.append(subject.call("block_job", seconds=seconds / rounds))
 
 
+def _profile(ready: Sequence[Subject], on_progress: OnProgress) -> list[Finding]:
+    """Keeps each one's profile: after all timing and memory, since an engine may open the artifact anew for it."""
+    found = []
+    models = [subject.artifact for subject in ready if subject.artifact.format == "onnx"]
+    for index, subject in enumerate(ready):
+        on_progress(Progress("profiling", subject.label, index, len(ready)))
+        own = subject.artifact
+        # Itself, then what it was made from, then any other model here that may have its nodes.
+        nearest = sorted(models, key=lambda model: (model is not own, model.sha256 != own.parent_sha256))
+        told = subject.call("deploykit.benchmark.profiling:profile_job", models=[str(m.path) for m in nearest])
+        subject.profile = profiling.summary(told)
+        found += profiling.about(subject.label, subject.target, told, subject.profile)
+    return found
+
+
 def _doubts(subject: Subject, warmup_s: float) -> list[Finding]:
     """Warnings about this artifact's numbers."""
     found = []
@@ -260,6 +174,11 @@ def _doubts(subject: Subject, warmup_s: float) -> list[Finding]:
     if not subject.warm["stable"]:
         text = f"{subject.label}: latency was still changing after {warmup_s:g} s of warming up"
         found.append(warning("DK441", text, target=target, hint="measure for longer: --seconds 10"))
+    share = subject.waited_share()
+    if share is not None and share > WAITED_LIMIT:
+        text = f"{subject.label}: other programs had the processor for {share:.0%} of the measured time"
+        hint = "stop them, or read the numbers as those of a busy machine"
+        found.append(warning("DK440", text, target=target, hint=hint))
     spread = subject.spread()
     if spread > SPREAD_LIMIT:
         text = f"{subject.label}: the blocks' median latencies spread by {spread:.0%} (limit {SPREAD_LIMIT:.0%})"

@@ -36,6 +36,12 @@ def scope_of(node: ir.Node) -> str | None:
     return _from_name(node.name or "", node.op_type)
 
 
+def scope_of_name(name: str) -> str | None:
+    """As `scope_of`, by a node's name alone: `/encoder/layers.3/attention/MatMul_1` is the MatMul of that module."""
+    op = re.fullmatch(r"([A-Za-z][A-Za-z0-9]*)(_\d+)?", name.rpartition("/")[2])
+    return _from_name(name, op.group(1)) if op else None
+
+
 def _texts(node: ir.Node, key: str) -> list[str]:
     written = node.metadata_props.get(key, "")
     if not 2 < len(written) <= _LONGEST:

@@ -13,7 +13,7 @@ from deploykit.report import finding_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from deploykit.render.sections import Section
+    from deploykit.render.table import Section
     from deploykit.report import Finding, Report
 
 

@@ -42,3 +42,8 @@ def megabytes(size: int | None) -> str:
         return NONE
     value = size / 1e6
     return f"{value:.3f}" if value < 0.1 else f"{value:.2f}" if value < 10 else f"{value:,.1f}"
+
+
+def or_none(value: Any) -> str:
+    """The value as text, - for None and an empty one."""
+    return NONE if value in (None, "") else str(value)

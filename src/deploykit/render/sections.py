@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from deploykit.render import locating, quantization, targets
-from deploykit.render.numbers import NONE, fixed, megabytes, number, percent
+from deploykit.render import bench, locating, quantization, targets
+from deploykit.render.numbers import NONE, fixed, megabytes, number, or_none, percent
+from deploykit.render.table import Section, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from deploykit.artifact import Artifact
     from deploykit.report import Report
@@ -17,24 +18,6 @@ if TYPE_CHECKING:
 _MAX_DEPTH = 2
 # Their tables name the artifacts already.
 _WITHOUT_ARTIFACTS = {"run", "bench", "validate", "inspect"}
-
-
-@dataclasses.dataclass(slots=True)
-class Section:
-    """One table and the lines below it.
-
-    numeric: names of the columns that hold numbers. flexible: those with text that may be folded. droppable: those to
-    leave out, in this order, where there is no room (a narrow terminal).
-    Without columns there is only the text in `lines`; a table whose columns are all "" has no head.
-    """
-
-    title: str
-    columns: tuple[str, ...] = ()
-    rows: list[list[str]] = dataclasses.field(default_factory=list)
-    numeric: frozenset[str] = frozenset()
-    lines: list[str] = dataclasses.field(default_factory=list)
-    flexible: frozenset[str] = frozenset()
-    droppable: tuple[str, ...] = ()
 
 
 def sections(report: Report) -> list[Section]:
@@ -45,31 +28,13 @@ def sections(report: Report) -> list[Section]:
     return found
 
 
-def _table(
-    title: str,
-    columns: Iterable[str],
-    rows: Iterable[Sequence[Any]],
-    numeric: Iterable[str] = (),
-    flexible: Iterable[str] = (),
-    droppable: Iterable[str] = (),
-) -> Section:
-    cells = [[str(cell) for cell in row] for row in rows]
-    return Section(
-        title, tuple(columns), cells, frozenset(numeric), flexible=frozenset(flexible), droppable=tuple(droppable)
-    )
-
-
-def _or_none(value: Any) -> str:
-    return NONE if value in (None, "") else str(value)
-
-
 def _artifacts(artifacts: Sequence[Artifact]) -> Section:
     rows = [
         (
             made.path,
             made.format,
             made.precision,
-            _or_none(made.opset),
+            or_none(made.opset),
             megabytes(made.size_bytes),
             _interface(made.inputs),
             _interface(made.outputs),
@@ -77,7 +42,7 @@ def _artifacts(artifacts: Sequence[Artifact]) -> Section:
         for made in artifacts
     ]
     columns = ("artifact", "format", "precision", "opset", "MB", "inputs", "outputs")
-    return _table("Artifacts", columns, rows, ("opset", "MB"), ("artifact", "inputs", "outputs"), ("outputs", "inputs"))
+    return table("Artifacts", columns, rows, ("opset", "MB"), ("artifact", "inputs", "outputs"), ("outputs", "inputs"))
 
 
 def _interface(specs: Sequence[Any]) -> str:
@@ -96,7 +61,7 @@ def _validate(report: Report) -> list[Section]:
         return [section]
     rows, lines = located
     numeric, flexible, droppable = locating.NUMERIC, locating.FLEXIBLE, locating.DROPPABLE
-    around = _table("Where they part", locating.COLUMNS, rows, numeric, flexible, droppable)
+    around = table("Where they part", locating.COLUMNS, rows, numeric, flexible, droppable)
     around.lines = lines
     return [section, around]
 
@@ -114,7 +79,7 @@ def _parity(title: str, compared: dict[str, Any]) -> Section:
         )
         for row in compared.get("outputs") or []
     ]
-    section = _table(title, ("output", *_PARITY, "verdict"), rows, _PARITY, ("output",))
+    section = table(title, ("output", *_PARITY, "verdict"), rows, _PARITY, ("output",))
     about = [f"{compared['samples']} samples"] if compared.get("samples") is not None else []
     about += [f"execution: {compared['execution']}"] if compared.get("execution") else []
     about += [f"{side}: {engine}" for side, engine in (compared.get("engines") or {}).items()]
@@ -138,32 +103,6 @@ def _accuracy_line(accuracy: Any) -> list[str]:
     return [f"accuracy{f' ({name})' if name else ''}: " + ", ".join(facts)]
 
 
-_BENCH = ("p50 ms", "p95 ms", "p99 ms", "per s", "peak MB", "load s", "accuracy")
-
-
-def _bench(report: Report) -> list[Section]:
-    rows = [
-        (
-            _or_none(row.get("artifact")),
-            _or_none(row.get("runtime")) + (" (simulated)" if row.get("execution") == "simulated" else ""),
-            *(number(row.get(key)) for key in ("p50_ms", "p95_ms", "p99_ms")),
-            number(row.get("throughput_per_s"), 4),
-            fixed((row.get("rss_mb") or {}).get("peak"), 0),
-            fixed(row.get("load_s"), 2),
-            _accuracy(row.get("accuracy")),
-        )
-        for row in report.metrics.get("rows", [])
-    ]
-    columns = ("artifact", "runtime", *_BENCH)
-    section = _table("Benchmark", columns, rows, _BENCH, ("artifact", "runtime"), ("load s", "runtime", "p95 ms"))
-    section.lines = [f"verdict: {report.metrics['verdict']}"] if report.metrics.get("verdict") else []
-    return [section]
-
-
-def _accuracy(value: Any) -> str:
-    return fixed(value.get("value") if isinstance(value, dict) else value, 2)
-
-
 def _check(report: Report) -> list[Section]:
     parity = report.metrics.get("parity") or {}  # of a model that --fix wrote
     proof = [_parity("Against the original", parity)] if parity.get("outputs") else []
@@ -172,24 +111,30 @@ def _check(report: Report) -> list[Section]:
 
 def _check_table(rows: Sequence[dict[str, Any]]) -> Section:
     numeric, droppable = targets.NUMERIC, targets.DROPPABLE
-    made = _table("Check", targets.COLUMNS, map(targets.cells, rows), numeric, ("verdict",), droppable)
+    made = table("Check", targets.COLUMNS, map(targets.cells, rows), numeric, ("verdict",), droppable)
     made.lines = targets.judges(rows)
     return made
 
 
 def _targets(report: Report) -> list[Section]:
     rows = [
-        (row["name"], *("yes" if row[can] else "no" for can in ("check", "convert", "run")), row["missing"])
+        (
+            row["name"],
+            "yes" if row["check"] else "no",
+            "yes" if row["convert"] else "bundle" if row.get("bundle") else "no",
+            "yes" if row["run"] else "no",
+            row["missing"],
+        )
         for row in report.metrics["targets"]
     ]
     columns = ("target", "check", "convert", "run", "what is missing")
-    return [_table("Targets", columns, rows, flexible=("what is missing",))]
+    return [table("Targets", columns, rows, flexible=("what is missing",))]
 
 
 def _doctor(report: Report) -> list[Section]:
     metrics = report.metrics
     machine = [
-        (key.replace("_", " "), ", ".join(value) if isinstance(value, list) else _or_none(value))
+        (key.replace("_", " "), ", ".join(value) if isinstance(value, list) else or_none(value))
         for key, value in metrics["machine"].items()
     ]
     core = [(name, version or "MISSING") for name, version in metrics["core"].items()]
@@ -199,9 +144,9 @@ def _doctor(report: Report) -> list[Section]:
         state = "installed" if row["installed"] else "missing" if row["install"] else "not for this system"
         extras.append((row["name"], state, packages, "" if row["installed"] else row["install"] or ""))
     return [
-        _table("This machine", ("", ""), machine, flexible=("",)),
-        _table("Every install", ("", ""), core),
-        _table("Extras", ("extra", "state", "packages", "install with"), extras, flexible=("packages",)),
+        table("This machine", ("", ""), machine, flexible=("",)),
+        table("Every install", ("", ""), core),
+        table("Extras", ("extra", "state", "packages", "install with"), extras, flexible=("packages",)),
         _environments(metrics["environments"]),
     ]
 
@@ -219,7 +164,7 @@ def _environments(rows: list[dict[str, Any]]) -> Section:
         for row in rows
     ]
     columns = ("environment", "state", "version", "MB", "where, or install with", "serves")
-    return _table("Managed environments", columns, told, flexible=("where, or install with", "serves"))
+    return table("Managed environments", columns, told, flexible=("where, or install with", "serves"))
 
 
 def _explain(report: Report) -> list[Section]:
@@ -229,7 +174,7 @@ def _explain(report: Report) -> list[Section]:
         lines = [f"{entry['code']}: {entry['title']}", "", entry["why"], "", f"What to do: {entry['fix']}"]
         return [Section("", lines=lines)]
     rows = [(entry["code"], entry["title"]) for entry in codes]
-    return [_table("Codes", ("code", "title"), rows, flexible=("title",))]
+    return [table("Codes", ("code", "title"), rows, flexible=("title",))]
 
 
 _RUN = ("accuracy", "drop", "int8 MACs", "SQNR dB", "MB", "p50 ms", "p99 ms", "per s")
@@ -240,7 +185,7 @@ def _run(report: Report) -> list[Section]:
     metrics = report.metrics
     steps = [(step["step"], step["status"], step.get("reason", "")) for step in metrics.get("steps", [])]
     if "rows" not in metrics:
-        return [_table("Steps", ("step", "status", "reason"), steps, flexible=("reason",))]
+        return [table("Steps", ("step", "status", "reason"), steps, flexible=("reason",))]
     rows = [
         (
             row["target"],
@@ -259,7 +204,7 @@ def _run(report: Report) -> list[Section]:
         for row in metrics["rows"]
     ]
     columns = ("target", "precision", "status", "executed", *_RUN)
-    made = _table("Artifacts", columns, rows, _RUN, droppable=_RUN_DROPPABLE)
+    made = table("Artifacts", columns, rows, _RUN, droppable=_RUN_DROPPABLE)
     source = metrics.get("source") or {}
     if source.get("accuracy") is not None:
         made.lines.append(f"source: {source.get('metric')} {fixed(source['accuracy'], 2)}")
@@ -315,8 +260,8 @@ def _inspect(report: Report) -> list[Section]:
         if isinstance(counts, dict)
     ]
     return [
-        _table("Interface", ("", "name", "dtype", "shape"), interface, flexible=("name", "shape")),
-        _table("Content", ("", ""), facts, flexible=("",)),
+        table("Interface", ("", "name", "dtype", "shape"), interface, flexible=("name", "shape")),
+        table("Content", ("", ""), facts, flexible=("",)),
     ]
 
 
@@ -337,7 +282,7 @@ def _simplify(report: Report) -> list[Section]:
     cells = [
         (name, number(nodes), number(size), "kept" if (name, nodes, size) == kept else "") for name, nodes, size in rows
     ]
-    made = _table("Engines", ("engine", "nodes", "bytes", ""), cells, ("nodes", "bytes"))
+    made = table("Engines", ("engine", "nodes", "bytes", ""), cells, ("nodes", "bytes"))
     parity = metrics.get("parity") or {}
     return [made, *([_parity("Against the original", parity)] if parity.get("outputs") else [])]
 
@@ -348,11 +293,11 @@ def _quantize(report: Report) -> list[Section]:
     search, ranking = rest.pop("search", None), rest.pop("sensitivity", None)
     found = _generic(dataclasses.replace(report, metrics=rest))
     if search:
-        found.append(_table("Search", ("", ""), quantization.decided(search), flexible=("",)))
+        found.append(table("Search", ("", ""), quantization.decided(search), flexible=("",)))
     if ranking:
         numeric, droppable = quantization.NUMERIC, quantization.DROPPABLE
         rows = quantization.cells(ranking)
-        found.append(_table("Sensitivity", quantization.COLUMNS, rows, numeric, ("node",), droppable))
+        found.append(table("Sensitivity", quantization.COLUMNS, rows, numeric, ("node",), droppable))
         found[-1].lines = quantization.explained(ranking)
     return found
 
@@ -375,7 +320,7 @@ def _generic(report: Report) -> list[Section]:
         metrics.pop("samples", None)  # stands below the table
         tables = [_parity("Against its source", {**about, "outputs": metrics.pop("outputs")})]
     facts = flattened(metrics)
-    return [*([_table("Measured", ("", ""), facts, flexible=("",))] if facts else []), *tables]
+    return [*([table("Measured", ("", ""), facts, flexible=("",))] if facts else []), *tables]
 
 
 def _is_comparison(value: Any) -> bool:
@@ -400,7 +345,7 @@ def flattened(metrics: dict[str, Any], prefix: str = "", depth: int = 0) -> list
 
 _LAYOUTS: dict[str, Callable[[Report], list[Section]]] = {
     "validate": _validate,
-    "bench": _bench,
+    "bench": bench.sections,
     "check": _check,
     "targets": _targets,
     "doctor": _doctor,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from deploykit.render.sections import Section
+    from deploykit.render.table import Section
     from deploykit.report import Finding, Report
 
 WIDTH = 110
