@@ -165,12 +165,21 @@ def _facts(models: Sequence[Model]) -> dict[str, Any]:
 def require_engine(path: Path) -> None:
     """Raises UnavailableError or MissingDependencyError when the artifact's engine is not here; imports no engine.
 
+    UsageError (DK804) for one that is served in another way.
     A broken file is refused as such first: it would be no better where the engine is.
     """
+    target = target_of_format(format_of(path) or "")
+    if target is not None and target.served:
+        raise UsageError(
+            f"{path.name} is no artifact for a model server",
+            code="DK804",
+            file=path,
+            target=target.name,
+            hint=target.served.format(path=path),
+        )
     if why_not_runnable(path) is not None:
         described(path)
     require_runnable(path)
-    target = target_of_format(format_of(path) or "")
     if target is None:
         return  # open_runtime refuses it with the formats that are known
     require_packages(target, f"{target.title} artifacts")

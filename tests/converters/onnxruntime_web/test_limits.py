@@ -23,6 +23,15 @@ def test_int64_at_the_interface_and_inside_is_said_of_gpus_only(onnx_file):
     assert "Add 'twice'" in found[1].message
 
 
+def test_webgl_wants_one_size(onnx_file):
+    model = onnx_file("agraph (float[N,4] x) => (float[N,4] y) { y = Relu (x) }")
+    (said,) = findings_for(model, graph.load(model), "webgl", {})
+    assert (said.code, said.severity) == ("DK573", "warning")
+    assert "'x'" in said.message
+    fixed = onnx_file("agraph (float[2,4] x) => (float[2,4] y) { y = Relu (x) }", "fixed.onnx")
+    assert findings_for(fixed, graph.load(fixed), "webgl", {}) == []
+
+
 def test_operators_that_webgpu_leaves_to_wasm_are_named_and_webgls_are_refused(onnx_file):
     model = onnx_file("agraph (float[2,2] x) => (float[] y) { [det] y = Det (x) }")
     loaded = graph.load(model)

@@ -34,6 +34,8 @@ TARGET = Target(
     runtime="deploykit.converters.onnxruntime_web.runtime:load",
     inspect="deploykit.converters.onnxruntime_web.inspect:describe",
     places="deploykit.converters.onnxruntime_web.package:browser_places",
+    served="it is for browsers, and any web server hands it out: python -m http.server -d '{path}'; "
+    "deploykit serve '{path}/model.onnx' serves the model in it",
     worker="onnxruntime-web",
     takes=("contract",),
     files=("sample",),

@@ -32,6 +32,8 @@ def findings_for(path: Path, model: ir.Model, backend: str, dims: Mapping[str, S
     if backend == "wasm":  # Node runs it, and is asked instead of its table
         return found
     found += _integers(model, backend)
+    if backend == "webgl":
+        found += _sizes(model)
     label = f"{NAME}@{backend}"
     summary = check_model(path, [label], dims=dims)[0]
     return [*found, *(finding for finding in findings_of(summary, label) if finding.code != "DK208")]
@@ -60,6 +62,25 @@ def size_findings(size: int) -> list[Finding]:
             )
         ]
     return []
+
+
+def _sizes(model: ir.Model) -> list[Finding]:
+    """That a session of WebGL keeps the shapes of its first call."""
+    open_inputs = [
+        repr(value.name)
+        for value in model.graph.inputs
+        if value.shape is None or any(isinstance(size, ir.SymbolicDim) for size in value.shape)
+    ]
+    if not open_inputs:
+        return []
+    return [
+        warning(
+            "DK573",
+            f"{', '.join(open_inputs)}: a session in WebGL takes the sizes of its first call only",
+            target=f"{NAME}@webgl",
+            hint="--dim NAME=N fixes them",
+        )
+    ]
 
 
 def _integers(model: ir.Model, backend: str) -> list[Finding]:
