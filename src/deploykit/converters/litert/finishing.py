@@ -120,6 +120,10 @@ def _named(made: Made, name: str) -> Any:
     """
     interpreter(made.content, name, delegates=False)
     model = parse(made.content, name)
+    for (
+        code
+    ) in model.operatorCodes:  # files of before 2020 have the old field only, and the quantizer reads the new one
+        code.builtinCode = max(code.builtinCode, code.deprecatedBuiltinCode)
     tensors = made.tensors or _by_signature(model, made)
     graph = model.subgraphs[0]
     sides = ((made.inputs, tensors[0], graph.inputs), (made.outputs, tensors[1], graph.outputs))

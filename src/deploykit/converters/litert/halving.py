@@ -54,9 +54,7 @@ def halve_weights(model: Any) -> int:
             widening.opcodeIndex, widening.inputs, widening.outputs = code, [len(graph.tensors) - 1], [index]
             added.append(widening)
         graph.operators = [*added, *(graph.operators or [])]
-    still = {tensor.buffer for graph in model.subgraphs for tensor in graph.tensors}
-    for old in buffers.keys() - still:
-        model.buffers[old] = BufferT()
+    _drop_unread(model)
     return saved
 
 
@@ -80,6 +78,33 @@ def widen_weights(model: Any) -> None:
             graph.tensors[operator.outputs[0]].buffer = len(model.buffers)
             model.buffers.append(wide)
         graph.operators = kept
+    _drop_unread_tensors(model)
+    _drop_unread(model)
+
+
+def _drop_unread_tensors(model: Any) -> None:
+    """Takes out tensors that no operator, input or output has any more: calibration would read them."""
+    for at, graph in enumerate(model.subgraphs):
+        lists = [names for op in graph.operators or [] for names in (op.inputs, op.outputs) if names is not None]
+        used = {int(index) for names in (*lists, graph.inputs, graph.outputs) for index in names if index >= 0}
+        places = {old: new for new, old in enumerate(sorted(used))}
+        graph.tensors = [graph.tensors[old] for old in sorted(used)]
+        for names in (*lists, graph.inputs, graph.outputs):
+            names[:] = [places[int(index)] if index >= 0 else index for index in names]
+        for signature in model.signatureDefs or []:
+            for pair in (
+                (*(signature.inputs or []), *(signature.outputs or [])) if signature.subgraphIndex == at else ()
+            ):
+                pair.tensorIndex = places[int(pair.tensorIndex)]
+
+
+def _drop_unread(model: Any) -> None:
+    """Empties buffers that nothing has any more."""
+    from ai_edge_litert.schema_py_generated import BufferT
+
+    read = {tensor.buffer for graph in model.subgraphs for tensor in graph.tensors}
+    read |= {entry.buffer for entry in model.metadata or []}
+    model.buffers = [buffer if at in read else BufferT() for at, buffer in enumerate(model.buffers)]
 
 
 def _constants(model: Any, graph: Any) -> Iterator[int]:
