@@ -1,4 +1,4 @@
-"""Operators in TensorFlow that onnx2tf 1.29 gets wrong by themselves: those that only move values, and recurrent ones.
+"""What stands in for onnx2tf 1.29 at single nodes, in TensorFlow: operators that it gets wrong by themselves.
 
 A Transpose or Reshape of what a convolution gave, cut off from it, stops onnx2tf or comes out in another order. Each is
 a function of the node and its inputs, TensorFlow tensors or numpy constants (runs in the managed environment).
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import helper, numpy_helper
 
+from deploykit.converters.litert.onnx2tf_elementwise import ELEMENTWISE
 from deploykit.converters.litert.onnx2tf_recurrent import gru, lstm
 
 if TYPE_CHECKING:
@@ -154,4 +155,5 @@ _MOVES: dict[str, Callable[[Mapping[str, Any], Sequence[Any]], Any]] = {
     "Squeeze": _squeeze,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
+    **ELEMENTWISE,
 }

@@ -285,7 +285,9 @@ class Segments:
             piece, wrong = self._judged(part, inputs, outputs, own, list(range(len(inputs))), wanted)
             if not wrong:
                 return piece, ""
-        for settings in ({}, {"disable_strict_mode": True}):
+        # The second way is quick to fail and seldom better: for the whole, and where there is nothing left to cut.
+        loose = len(part.graph.node) in (1, len(self._nodes))
+        for settings in ({}, {"disable_strict_mode": True}) if loose else ({},):
             try:
                 model = self._keras(part, len(inputs), settings)
                 order = _order(model.input_names, len(inputs))
