@@ -126,6 +126,7 @@ def bench(
         "verdict": verdict(rows, **quality, max_drop=max_drop, excluded=excluded),
         **settings,
         "data": measured.data,
+        "over_budget": sorted(excluded),
         "metric": (metric or DEFAULT_METRIC) if eval is not None else None,
         **({"baseline": compared} if compared is not None else {}),
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit import io
 from deploykit.artifact import Artifact, read_manifest
+from deploykit.benchmark.verdict import verdict
 from deploykit.report import Report, failure
 
 if TYPE_CHECKING:
@@ -47,13 +48,44 @@ def summarize(report: Report, config: Config, outcomes: Sequence[Outcome]) -> No
         "rows": rows,
         "source": {"metric": baseline.get("metric"), "accuracy": baseline.get("value")},
         "best": _best(rows),
-        "verdict": by_key["bench"].metrics.get("verdict") if "bench" in by_key else None,
+        "verdict": _verdict(rows, by_key.get("bench"), measured, config, baseline) if "bench" in by_key else None,
         "check": by_key["check"].metrics.get("targets", []) if "check" in by_key else [],
         "steps": [
             {"step": o.step.key, "status": o.status, "seconds": round(o.seconds, 3), "reason": o.reason}
             for o in outcomes
         ],
     }
+
+
+def _verdict(
+    rows: Sequence[dict[str, Any]],
+    bench: Outcome | None,
+    measured: dict[str, dict[str, Any]],
+    config: Config,
+    metric: dict[str, Any],
+) -> str | None:
+    """The benchmark's verdict with what it could not know: accuracy, and which artifacts failed.
+
+    metric: what an evaluation says of its unit and direction.
+    """
+    told: str | None = bench.metrics.get("verdict") if bench is not None else None
+    if bench is None or not measured:
+        return told
+    by_place = {(row["target"], row["precision"]): row for row in rows}
+    known = [
+        one | {"accuracy": row["accuracy"], "status": row["status"]}
+        for one in measured.values()
+        if (row := by_place.get((one["target"], one["precision"]))) is not None
+    ]
+    if len(known) != len(measured):  # two artifacts of one target and precision
+        return told
+    return verdict(
+        known,
+        metric.get("unit", "%"),
+        higher_is_better=metric.get("higher_is_better", True),
+        max_drop=config.evaluate.max_drop if config.evaluate is not None else None,
+        excluded=bench.metrics.get("over_budget", ()),
+    )
 
 
 def _bench_rows(outcome: Outcome | None) -> dict[str, dict[str, Any]]:
