@@ -15,8 +15,8 @@ TARGET = Target(
     extra="litert",
     packages=("ai_edge_litert", "ai_edge_quantizer"),
     distributions=("ai-edge-litert", "ai-edge-quantizer"),
-    # No Q/DQ: onnx2tf writes it out as float arithmetic. `precision` makes integer kernels of the float model.
-    precisions=("fp32", "fp16"),
+    # Integers are made of the float model by `precision`; of Q/DQ in an ONNX onnx2tf makes float arithmetic (DK569).
+    precisions=("fp32", "fp16", "int8", "int8-dynamic", "int8-weights", "int4-weights"),
     options={
         "precision": "fp16, int8 (measured on --calib), int8-dynamic, int8-weights or int4-weights, of the float model",
         "io": "float (the default) or int8: inputs and outputs of precision=int8",

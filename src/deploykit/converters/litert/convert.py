@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.converters.litert.finishing import finish
-from deploykit.converters.litert.options import settings_of
+from deploykit.converters.litert.options import PRECISIONS, settings_of
 from deploykit.converters.litert.tracing import traced
+from deploykit.errors import GateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+_FLOATS = ("fp32", "fp16", "bf16")
 
 
 def convert_job(
@@ -27,10 +31,12 @@ def convert_job(
     """Writes `output` (.tflite) of an ONNX file in float; calib: a `DataRequest`. The facts of a product as JSON.
 
     Raises UsageError (DK527) for a bad option, UnavailableError (DK561) without the managed environment, GateError
-    with the node that onnx2tf refuses, VendorError.
+    with the node that onnx2tf refuses and (DK569) for an ONNX with integers in it, VendorError.
     """
     from deploykit.converters.litert.from_onnx import float_model
 
+    if precision not in _FLOATS:
+        raise _quantized(Path(model), precision)
     settings = settings_of(options, calibrated=calib is not None)
     if precision == "fp16" and settings.precision is None:
         # onnx2tf gets float32, which the engine computes in; the weights are what they were when they are halved again.
@@ -40,3 +46,16 @@ def convert_job(
     facts = finish(made, Path(output), settings, precision, calib)
     facts["findings"][:0] = [finding.as_dict() for finding in findings]
     return facts
+
+
+def _quantized(model: Path, precision: str) -> GateError:
+    made = precision if precision in PRECISIONS else "int8"
+    calib = " --calib DATA" if made == "int8" else ""
+    return GateError(
+        f"{model.name} is {precision} already: onnx2tf writes QuantizeLinear and DequantizeLinear out as float "
+        "arithmetic, and LiteRT would compute it in float",
+        code="DK569",
+        file=model,
+        target="litert",
+        hint=f"give the float model: deploykit convert MODEL --to litert -o OUT --option precision={made}{calib}",
+    )
