@@ -9,12 +9,21 @@ from pathlib import Path
 import onnx
 import pytest
 
+from deploykit.isolation import workers
+
 for name in ("fake_tensorrt", "fake_gpu"):
     spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
     sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[name])
 
 from fake_tensorrt import CNN  # noqa: E402 - after it is found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pool():
+    """Workers are started once."""
+    with workers() as found:
+        yield found
 
 
 @pytest.fixture
