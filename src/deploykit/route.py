@@ -49,18 +49,16 @@ class Route:
 class HandedModule:
     """A PyTorch module, and how it is called.
 
-    args, kwargs: its arguments, tensors, for the example. positional: names of the parameters that `args` fill. places:
-    which argument each input is, in the order of the inputs: its position, or its name. plain: whether it is the user's
-    own module; a function of the inputs in order stands for one with nested inputs or outputs. scripted: TorchScript
-    already. decisions: the user's lines where values of tensors decide what the module does, in words.
+    module: the user's own; None where its inputs or outputs are nested. places: which argument of it each input is, in
+    the order of the inputs: its position, or its name. flat: a function of the inputs in order, that gives a tuple.
+    example: tensors by input. scripted: whether it is TorchScript already. decisions: the user's lines where values of
+    tensors decide what the module does, in words.
     """
 
     module: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    positional: tuple[str, ...]
     places: tuple[int | str, ...]
-    plain: bool
+    flat: Any
+    example: Mapping[str, Any]
     scripted: bool
     decisions: tuple[str, ...]
 

@@ -88,7 +88,7 @@ def _only_way(target: Target, source: str | Path) -> str:
     """The direct route of a target that nothing makes from ONNX. Raises UnavailableError (DK214) for another source."""
     found = detect(source)
     via = next((name for name, route in target.routes.items() if found.kind.name in route.kinds), None)
-    if via is None or found.kind.via != via:
+    if via is None:
         raise UnavailableError(
             f"{target.title} is not made from {found.kind.title}",
             code="DK214",
@@ -156,6 +156,11 @@ class RouteStage(Stage):
     def route(self) -> Route:
         """The route as the target describes it."""
         return self.target.routes[self.via]
+
+    @property
+    def other_way(self) -> str:
+        """The hint to go through ONNX, for targets that something makes from it."""
+        return f"--option route={ONNX} goes through ONNX" if self.target.converter is not None else ""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -271,7 +276,7 @@ class RouteStage(Stage):
                 + (said.get(row["name"]) or f"max abs {row['max_abs']}, SQNR {row['sqnr_db']} dB"),
                 target=self.target.name,
                 tensor=row["name"],
-                hint=f"--option route={ONNX} goes through ONNX",
+                hint=self.other_way,
             )
             for row in wrong
         ]
@@ -288,7 +293,7 @@ def attempt(
         report = run_stage(stage, parents, output, force=force, on_progress=on_progress)
     except VendorError as problem:
         if not stage.proven:
-            problem.hint = problem.hint or f"--option route={ONNX} goes through ONNX"
+            problem.hint = problem.hint or stage.other_way
             raise
         return None, problem.message
     errors = [finding for finding in report.findings if finding.severity == "error"]

@@ -18,7 +18,7 @@ from deploykit.exporters.proof import Proof, SourceSide
 from deploykit.parity import TOLERANCES
 from deploykit.route import Route, hidden
 from deploykit.runtime import open_runtime
-from deploykit.target import get_target, resolve
+from deploykit.target import format_of, get_target, resolve, target_of_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -167,6 +167,12 @@ def _fits(sample: Sample, specs: Sequence[TensorSpec], symbols: Mapping[str, Dim
     )
 
 
+def _has_other_way(artifact: Path) -> bool:
+    format = format_of(artifact)
+    target = target_of_format(format) if format else None
+    return target is not None and target.converter is not None
+
+
 def prove(
     artifact: str,
     run: Callable[[Feeds], Outputs],
@@ -200,7 +206,7 @@ def prove(
             TOLERANCES[row],
             given=[*(sample for sample in examples if _fits(sample, specs, symbols)), *chosen],
             adapt=lambda samples: _widened(samples, integers, seed),
-            way="--option route=onnx goes through ONNX",
+            way="--option route=onnx goes through ONNX" if _has_other_way(Path(artifact)) else "",
         )
         result = proof.run(on_progress)
     finally:

@@ -134,24 +134,15 @@ def _program(loaded: Loaded, call: Call) -> Any:
 def _module(loaded: Loaded, call: Call) -> HandedModule:
     """What a writer gets that takes the module itself; TorchScript's own decisions are part of it."""
     decisions = () if loaded.scripted else tuple(line.describe() for line in data_dependent_lines(call))
-    if not call.plain:
-        given = tuple(call.example[spec.name] for spec in call.specs)
-        return HandedModule(call.flat, given, {}, (), tuple(range(len(given))), False, False, decisions)
-    args, kwargs = call.arguments(call.example)
-    found = {id(value): place for place, value in enumerate(args)}
-    by_input = dict(zip((spec.name for spec in call.specs), call.parameters, strict=True))
-    names = {id(call.example[name]): parameter for name, parameter in by_input.items()}
-    return HandedModule(
-        loaded.module,
-        args,
-        kwargs,
-        tuple(names.get(id(value), "") for value in args),
-        # A traced module with an argument by name has them all by name.
-        tuple(by_input[spec.name] if kwargs else found[id(call.example[spec.name])] for spec in call.specs),
-        True,
-        loaded.scripted,
-        decisions,
-    )
+    places: tuple[int | str, ...] = ()
+    if call.plain:
+        args, kwargs = call.arguments(call.example)
+        found: dict[int, int | str] = {id(value): place for place, value in enumerate(args)}
+        found |= {id(value): name for name, value in kwargs.items()}
+        places = tuple(found[id(call.example[spec.name])] for spec in call.specs)
+    example = {spec.name: call.example[spec.name] for spec in call.specs}
+    module = loaded.module if call.plain else None
+    return HandedModule(module, places, call.flat, example, loaded.scripted, decisions)
 
 
 def _runs(call: Call) -> list[Run]:

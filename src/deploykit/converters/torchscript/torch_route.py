@@ -36,9 +36,13 @@ def write(handed: Handed) -> dict[str, Any]:
     source: HandedModule = handed.program
     if method == "auto":
         method = "script" if source.decisions or source.scripted else "trace"
-    program, findings = _traced(source) if method == "trace" else (_scripted(source), [])
+    findings: list[Finding] = []
+    if method == "trace":
+        program, places, findings = _traced(source)
+    else:
+        program, places = _scripted(source), source.places
     stream = io.BytesIO()
-    kept = tag(handed.inputs, handed.outputs, handed.precision, method=method, places=list(source.places))
+    kept = tag(handed.inputs, handed.outputs, handed.precision, method=method, places=list(places))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         torch.jit.save(program, stream, _extra_files={ENTRY: kept})
@@ -56,7 +60,7 @@ def write(handed: Handed) -> dict[str, Any]:
 def _scripted(source: HandedModule) -> Any:
     if source.scripted:
         return source.module
-    if not source.plain:
+    if source.module is None:
         raise VendorError(
             "a module whose inputs or outputs are nested cannot be scripted with the flat interface of an artifact",
             code="DK556",
@@ -81,7 +85,8 @@ def _scripted(source: HandedModule) -> Any:
         ) from problem
 
 
-def _traced(source: HandedModule) -> tuple[Any, list[Finding]]:
+def _traced(source: HandedModule) -> tuple[Any, tuple[int | str, ...], list[Finding]]:
+    """The trace, which argument of it each input is, and a warning for each decision that it has frozen."""
     findings = [
         warning(
             "DK582",
@@ -91,14 +96,16 @@ def _traced(source: HandedModule) -> tuple[Any, list[Finding]]:
         )
         for line in source.decisions
     ]
-    args = tuple(value.clone() for value in source.args)
-    kwargs = {name: value.clone() for name, value in source.kwargs.items()}
-    # Traced arguments are either all positional or all by name.
-    call = {"example_kwarg_inputs": _by_name(source, args, kwargs)} if kwargs else {"example_inputs": args}
+    tensors = [value.clone() for value in source.example.values()]  # the module may write into its input
+    module, places = source.module, source.places
+    # A trace has no arguments by name only.
+    if module is None or any(isinstance(place, str) for place in places):
+        module, places = source.flat, tuple(range(len(tensors)))
+    args = tuple(value for _, value in sorted(zip(places, tensors, strict=True), key=lambda pair: pair[0]))
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # decisions were looked for in eager mode
-            made = torch.jit.trace(source.module, **call, check_trace=False)
+            made = torch.jit.trace(module, args, check_trace=False)
     except Exception as problem:  # tracing runs the user's code
         lines = [line for line in str(problem).splitlines() if line.strip()]
         raise VendorError(
@@ -108,8 +115,4 @@ def _traced(source: HandedModule) -> tuple[Any, list[Finding]]:
             log=lines[-20:],
             hint="--option method=script",
         ) from problem
-    return made, findings
-
-
-def _by_name(source: HandedModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {**dict(zip(source.positional, args, strict=True)), **kwargs}
+    return made, places, findings

@@ -25,7 +25,8 @@ def write_out_lstm(model: ir.Model) -> int:
 
 def _unroll(model: ir.Model, node: ir.Node) -> bool:
     """ONNX, LSTM-14 and 22: X [T, N, I], W [D, 4H, I], R [D, 4H, H], B [D, 8H], gates in the order i, o, f, c."""
-    x, w, r, b, lengths, hidden_0, cell_0, peepholes = [*node.inputs, *([None] * (8 - len(node.inputs)))]
+    given: list[ir.Value | None] = [*node.inputs, *([None] * (8 - len(node.inputs)))]
+    x, w, r, b, lengths, hidden_0, cell_0, peepholes = given
     facts = node.attributes
     directions = _DIRECTIONS[facts.get_string("direction", "forward")]
     activations = list(facts["activations"].as_strings()) if "activations" in facts else _ACTIVATIONS * len(directions)

@@ -25,14 +25,12 @@ def compiler_passes(look: Callable[[Any], object], *, fuse: bool) -> Any:
     fuse: whether operators are merged into one function where TVM can.
     """
 
-    @tvm.transform.module_pass(opt_level=0, name="look")
-    def looking(module: Any, _: Any) -> Any:
+    def show(module: Any, _: Any) -> Any:
         look(module)
         return module
 
-    @tvm.transform.module_pass(opt_level=0, name="schedule")
-    def scheduling(module: Any, _: Any) -> Any:
-        return scheduled(module)
+    looking = tvm.transform.module_pass(show, opt_level=0, name="look")
+    scheduling = tvm.transform.module_pass(lambda module, _: scheduled(module), opt_level=0, name="schedule")
 
     return tvm.transform.Sequential(
         [

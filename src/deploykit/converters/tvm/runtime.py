@@ -70,7 +70,7 @@ class TvmRuntime(Runtime):
 
     def run(self, feeds: Feeds) -> Outputs:
         """One call."""
-        given = [tvm.runtime.tensor(np.ascontiguousarray(feeds[spec.name])) for spec in self.inputs]
+        given = [tvm.runtime.tensor(np.asarray(feeds[spec.name], order="C")) for spec in self.inputs]
         try:
             made = self._main(*given)
         except (ValueError, RuntimeError, TypeError, IndexError) as problem:

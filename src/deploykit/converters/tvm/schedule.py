@@ -53,7 +53,9 @@ def _spread(schedule: Any, block: Any) -> None:
     *outer, inner = spatial
     if reduced:
         schedule.reorder(*outer, *reduced, inner)
-        schedule.decompose_reduction(block, reduced[0])
-    # LLVM makes vectors of the innermost loop by itself, of any length.
+    # Before the block is taken apart: its halves are no blocks that may run on several cores.
     if outer:
         schedule.parallel(schedule.fuse(*outer[:2]) if len(outer) > 1 else outer[0])
+    # LLVM makes vectors of the innermost loop by itself, of any length.
+    if reduced:
+        schedule.decompose_reduction(block, reduced[0])

@@ -1,13 +1,8 @@
-"""Apache TVM as it is imported here: its own log off, and its version."""
+"""Apache TVM as it is imported here, and its version."""
 
 from __future__ import annotations
 
-import os
-
-# Below fatal errors; warnings of its importer come per operator.
-os.environ.setdefault("TVM_LOG_DEBUG", "")
-
-import tvm
+import tvm as tvm
 
 NAME = "tvm"
 
