@@ -316,3 +316,23 @@ print(runtime.predict({{"image": numpy.zeros((1, 3, 8, 8), "f")}})["logits"].sha
 """
     done = run_program([sys.executable, "-c", f"import os; os.dup2(os.open(os.devnull, 1), 2)\n{script}"], tmp_path)
     assert (done.code, done.log) == (0, ("(1, 5)",))
+
+
+def test_kernels_are_timed_and_named_by_the_tensors_that_they_make(net, onnx_file, tmp_path):
+    convert(net, tmp_path / "m.mnn")
+    runtime = open_runtime(tmp_path / "m.mnn", RuntimeOptions(threads=1))
+    feeds = {"image": weights(2, 3, 8, 8)}
+    kernels = runtime.kernels(feeds)
+    (convolution,) = (kernel for kernel in kernels if kernel.op == "Convolution")
+    assert convolution.macs == pytest.approx(2 * 5 * 3 * 9 * 64, rel=0.01)
+    assert convolution.nodes == ("c",)
+    assert all(kernel.microseconds > 0 for kernel in kernels)
+    branches = onnx_file(
+        """agraph (float[2] x, bool c) => (float[2] y) {
+            y = If (c) <then_branch = t () => (float[2] a) { a = Relu (x) },
+                        else_branch = e () => (float[2] b) { b = Neg (x) }>
+        }""",
+        "branches.onnx",
+    )
+    convert(branches, tmp_path / "b.mnn")
+    assert open_runtime(tmp_path / "b.mnn").kernels({"x": np.ones(2, "f"), "c": np.array(True)}) is None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.converters.mnn.interface import NAME, as_declared, as_held, interface
+from deploykit.converters.mnn.profile import Profile, can_profile
 from deploykit.converters.mnn.quiet import on_stderr
 from deploykit.converters.mnn.tool import interface_of, look_into, versioned
 from deploykit.errors import UnavailableError, VendorError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from deploykit.artifact import TensorSpec
-    from deploykit.runtime import Feeds, Outputs
+    from deploykit.runtime import Feeds, Kernel, Outputs
 
 # MNN's HintMode WINOGRAD_MEMORY_LEVEL, 0..3. Its usual tiles (3) lose three digits of a 3x3 convolution: 74 dB on
 # DNSMOS, where small ones reach 120.
@@ -43,6 +44,9 @@ class MnnRuntime(Runtime):
                 target=NAME,
                 hint="leave --device away",
             )
+        self._path, self._exact = path, options.exact
+        self._threads = options.threads or _cores()
+        self._profile: Profile | None = None
         with on_stderr():
             self._load(path, options)
         self.engine = f"mnn {versioned()} (CPU)"
@@ -59,10 +63,9 @@ class MnnRuntime(Runtime):
         self._packed = {name for name, row in have.items() if row["layout"] == "NC4HW4"}
         inner = set(facts.get("tensors", ())) - {spec.name for spec in self.outputs} - set(have)
         self.taps = tuple(name for name in options.taps if name in inner)
-        threads = options.threads or _cores()
         self._names = [*(spec.name for spec in self.outputs), *self.taps]
         manager = nn.create_runtime_manager(
-            ({"backend": "CPU", "precision": "high" if options.exact else "normal", "numThread": threads},)
+            ({"backend": "CPU", "precision": "high" if options.exact else "normal", "numThread": self._threads},)
         )
         if options.exact:
             manager.set_hint(_WINOGRAD, _SMALL_TILES)
@@ -81,6 +84,16 @@ class MnnRuntime(Runtime):
             array = self._array(variable, name)
             found[name] = array if spec is None else as_declared(array, spec)
         return found
+
+    def kernels(self, feeds: Feeds) -> list[Kernel] | None:
+        """The operators of one call, timed by MNN's sessions; None for models with branches or loops."""
+        if self._profile is None:
+            if not can_profile(look_into(self._path)["operators"]) or any(spec.shape == () for spec in self._fed):
+                return None
+            with on_stderr():
+                hints = [(_WINOGRAD, _SMALL_TILES)] if self._exact else []
+                self._profile = Profile(self._path, self._threads, hints, "high" if self._exact else "normal")
+        return self._profile.kernels({spec.name: as_held(np.asarray(feeds[spec.name]), spec) for spec in self._fed})
 
     def _specs(self) -> Sequence[TensorSpec | None]:
         return [*self.outputs, *(None for _ in self.taps)]
@@ -101,6 +114,7 @@ class MnnRuntime(Runtime):
 
     def close(self) -> None:
         """Frees the module."""
+        self._profile = None
         del self._module
 
 
