@@ -124,7 +124,7 @@ def test_no_version_as_low_and_no_such_version(text, hint):
     assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize("text", ["onnxruntime@cuda", "onnxruntime-web"])
+@pytest.mark.parametrize("text", ["onnxruntime@cuda", "onnxruntime@qnn"])
 def test_a_target_that_is_checked_only_is_not_converted_to(text):
     target, version = parse_target(text)
     with pytest.raises(UnavailableError, match="does not convert to") as caught:

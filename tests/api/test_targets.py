@@ -37,7 +37,7 @@ def test_an_uninstalled_backend_is_checked_from_its_table_at_most_and_names_its_
 
 
 def test_a_target_that_is_checked_only_says_how_its_artifact_is_made() -> None:
-    for name in ("onnxruntime-web", "ncnn", "mnn", "tvm"):
+    for name in ("ncnn", "mnn", "tvm"):
         row = rows()[name]
         assert (row["check"], row["convert"], row["run"]) == (True, False, False)
         assert row["missing"] == f"checked here, made elsewhere: {get_target(name).elsewhere}"
