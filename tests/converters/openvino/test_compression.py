@@ -207,3 +207,24 @@ def test_without_nncf_the_extra_is_named(net, tmp_path, monkeypatch):
         convert(net, tmp_path / "m.xml", weights="int8")
     assert "deploykit[nncf]" in caught.value.hint
     assert os.environ["NNCF_CI"] == "1"
+
+
+def test_a_head_of_boxes_and_scores_keeps_its_scores(onnx_file, tmp_path):
+    """Boxes of 0..640 beside scores of 0..1 in one tensor: per tensor, a scale of 2.5 would make every score 0."""
+    model = onnx_file(
+        """agraph (float[N,3,16,16] x) => (float[N,20] y) {
+            [c] c = Conv <pads = [1,1,1,1]> (x, w) [m] m = GlobalAveragePool (c) [f] f = Flatten (m)
+            [b] b = MatMul (f, v) [s] s = Sigmoid (b) [size] z = Mul (s, k) [t] t = MatMul (f, u) [p] p = Sigmoid (t)
+            [cat] y = Concat <axis = 1> (z, p)
+        }""",
+        **arrays(),
+        u=np.random.default_rng(8).normal(size=(64, 10)).astype(np.float32),
+        k=np.array(640, np.float32),
+    )
+    x = np.random.default_rng(1).normal(size=(24, 3, 16, 16)).astype(np.float32)
+    np.savez(tmp_path / "calib.npz", x=x)
+    convert(model, tmp_path / "m.xml", tmp_path / "calib.npz", quantizer="nncf")
+    expected, found = Reference(model).predict({"x": x})["y"], open_runtime(tmp_path / "m.xml").predict({"x": x})["y"]
+    scores, theirs = expected[:, 10:], found[:, 10:]
+    # All 0 is 0 dB.
+    assert 10 * np.log10(np.sum(scores**2) / np.sum((scores - theirs) ** 2)) > 20
