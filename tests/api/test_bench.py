@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import onnx
@@ -139,3 +140,67 @@ def test_inputs_that_the_model_does_not_take_are_named(tmp_path):
     with pytest.raises(DataError, match=r"m\.onnx does not run on") as caught:
         deploykit.bench(tmp_path / "m.onnx", dims=["n=2..2", "m=3..3"], **QUICK)
     assert caught.value.code == "DK449"
+
+
+def test_a_loss_beyond_max_drop_fails_and_is_not_recommended(tmp_path):
+    # The second model answers the next class for every eighth row.
+    import numpy as np
+
+    data = tmp_path / "data.npz"
+    x = np.tile(np.eye(8, dtype=np.float32), (4, 1))
+    np.savez(data, x=x, y=np.tile(np.arange(8), 4))
+    files = []
+    for name, weights in (("right", np.eye(8)), ("wrong", np.eye(8)[[1, 1, 2, 3, 4, 5, 6, 7]])):
+        text = "agraph (float[n,8] x) => (float[n,8] y) <float[8,8] w> { y = MatMul (x, w) }"
+        made = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>\n{text}')
+        del made.graph.initializer[:]
+        made.graph.initializer.append(onnx.numpy_helper.from_array(weights.astype(np.float32), "w"))
+        files.append(tmp_path / f"{name}.onnx")
+        onnx.save(made, files[-1])
+    report = deploykit.bench(*files, eval=str(data), max_drop=1.0, **QUICK)
+    assert [row["accuracy"] for row in report.metrics["rows"]] == [100.0, 87.5]
+    assert (report.exit_code, codes(report)) == (1, ["DK442"])
+    assert report.metrics["over_budget"] == ["onnxruntime fp32 (wrong.onnx)"]
+    assert not report.metrics["verdict"].startswith("onnxruntime fp32 (wrong.onnx):")
+    assert deploykit.bench(*files, eval=str(data), max_drop=12.5, **QUICK).exit_code == 0
+
+
+@pytest.mark.serial
+def test_a_baseline_finds_a_slower_model_and_nothing_else(tmp_path):
+    import json
+
+    import numpy as np
+
+    def saved(folder, products):
+        names = ["x", *(f"h{at}" for at in range(products - 1)), "y"]
+        lines = "\n".join(f"{b} = MatMul ({a}, w)" for a, b in itertools.pairwise(names))
+        text = f"agraph (float[64,384] x) => (float[64,384] y) <float[384,384] w> {{ {lines} }}"
+        made = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>\n{text}')
+        del made.graph.initializer[:]
+        made.graph.initializer.append(onnx.numpy_helper.from_array(np.full((384, 384), 1 / 384, np.float32), "w"))
+        made.producer_name = folder
+        (tmp_path / folder).mkdir()
+        onnx.save(made, tmp_path / folder / "m.onnx")
+        return tmp_path / folder / "m.onnx"
+
+    before, same, slow = saved("before", 8), saved("same", 8), saved("slow", 16)
+    settings = {"threads": 1, "seconds": 0.5}
+    file = tmp_path / "baseline.json"
+    file.write_text(json.dumps(deploykit.bench(before, **settings).as_dict()), encoding="utf-8")
+    report = deploykit.bench(same, baseline=file, **settings)
+    assert "DK412" not in codes(report)
+    report = deploykit.bench(slow, baseline=file, **settings)
+    assert (report.exit_code, codes(report)) == (1, ["DK412"])
+    (row,) = report.metrics["baseline"]["rows"]
+    assert (row["verdict"], len(row["runs"]) >= 2) == ("slower", True)
+    assert 1.5 < row["ratio"] < 3
+    with pytest.raises(UsageError) as caught:
+        deploykit.bench(same, baseline=file, threads=2, seconds=0.1)
+    assert (caught.value.code, caught.value.exit_code) == ("DK413", 2)
+    assert caught.value.context == ("threads: 1 there, 2 here",)
+
+
+@pytest.mark.parametrize("options", [{"clients": 0}, {"max_slowdown": 0.9}, {"max_slowdown": math.nan}])
+def test_clients_and_slowdowns_out_of_range_are_refused(model, options):
+    with pytest.raises(UsageError):
+        deploykit.bench(model, **options)
