@@ -25,7 +25,7 @@ def model(tmp_path):
     return tmp_path / "model.onnx"
 
 
-@pytest.mark.parametrize("to", [name for name in CHECKED_ONLY if not name.startswith("tensorrt")])
+@pytest.mark.parametrize("to", [name for name in CHECKED_ONLY if name.startswith("onnxruntime@")])
 def test_convert_says_so_and_how_it_is_done(model, tmp_path, to):
     output = tmp_path / "out.bin"
     with pytest.raises(UnavailableError) as caught:
