@@ -150,6 +150,7 @@ def test_convert_validate_and_bench_take_the_folder(onnx_file, tmp_path):
     with workers():
         report = deploykit.convert(model, to="onnxruntime-web", output=folder, options=WITHOUT_BROWSER)
         assert report.artifact.execution == "real"
+        assert set(report.artifact.tool_versions) == {"onnxruntime-web", "node"}
         assert report.metrics["parity"]["parent"]["samples"] == 16
         assert [finding.code for finding in report.findings if finding.code == "DK570"] == ["DK570"]
         compared = deploykit.validate(model, folder)

@@ -13,7 +13,13 @@ from deploykit.converters.onnxruntime.dimensions import fix_sizes, fixed_sizes
 from deploykit.converters.onnxruntime_web.folder import ASSETS, MARKER, MODEL, PAGE, SCHEMA, SCRIPTS
 from deploykit.converters.onnxruntime_web.frames import DTYPES, rows_of
 from deploykit.converters.onnxruntime_web.limits import findings_for
-from deploykit.converters.onnxruntime_web.package import NAME, VERSION, find_package, install_command
+from deploykit.converters.onnxruntime_web.package import (
+    NAME,
+    VERSION,
+    find_package,
+    install_command,
+    node_version,
+)
 from deploykit.data.request import data_request, open_request
 from deploykit.errors import DataError, GateError, UsageError
 from deploykit.report import note
@@ -87,7 +93,7 @@ def convert_job(
         loaded,
         final,
         findings,
-        {NAME: version} if copied else {},
+        {**({NAME: version} if copied else {}), **({"node": node} if (node := node_version()) else {})},
         {"backend": backend, "runtime": "copied" if copied else source, "runtime_version": version},
     )
 

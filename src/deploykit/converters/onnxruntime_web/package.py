@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,14 @@ def install_command() -> str:
 def find_node() -> str | None:
     """Node's program; None when it is not there."""
     return shutil.which("node")
+
+
+def node_version() -> str | None:
+    """The version of the Node that runs pages here ("20.20.2"); None without one."""
+    if (node := find_node()) is None:
+        return None
+    told = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
+    return told.strip().removeprefix("v") or None
 
 
 def find_package() -> Package | None:
