@@ -176,8 +176,8 @@ def _doubts(subject: Subject, warmup_s: float) -> list[Finding]:
         found.append(warning("DK441", text, target=target, hint="measure for longer: --seconds 10"))
     share = subject.waited_share()
     if share is not None and share > WAITED_LIMIT:
-        text = f"{subject.label}: other programs had the processor for {share:.0%} of the measured time"
-        hint = "stop them, or read the numbers as those of a busy machine"
+        text = f"{subject.label}: its threads waited for a processor for {share:.0%} of the measured time"
+        hint = "stop other programs, or read the numbers as those of a busy machine"
         found.append(warning("DK440", text, target=target, hint=hint))
     spread = subject.spread()
     if spread > SPREAD_LIMIT:

@@ -96,7 +96,7 @@ class Subject:
         return float((high - low) / middle)
 
     def waited_share(self) -> float | None:
-        """Time that its threads waited for a processor, as a share of the measured time; None where it is not told."""
+        """Time that its threads, together, waited for a processor, as a share of the measured time; None: not told."""
         waits = [block["waited_s"] for block in self.blocks]
         if not waits or None in waits:
             return None

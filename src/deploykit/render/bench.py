@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from deploykit.report import Report
 
-_NUMBERS = ("p50 ms", "p95 ms", "p99 ms", "per s", "MB", "peak MB", "load s", "accuracy")
-_DROPPABLE = ("load s", "MB", "runtime", "p95 ms")
+_NUMBERS = ("p50 ms", "p95 ms", "p99 ms", "per s", "peak MB", "load s", "accuracy")
+_DROPPABLE = ("load s", "runtime", "p95 ms")
 _MEMORY = ("base", "loaded", "after", "peak")
 _KERNELS = 12
 _MODULES = 12
@@ -50,7 +50,6 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         or_none(row.get("runtime")) + (" (simulated)" if row.get("execution") == "simulated" else "") + served,
         *(number(row.get(key)) for key in ("p50_ms", "p95_ms", "p99_ms")),
         number(row.get("throughput_per_s"), 4),
-        _size(row.get("size_mb")),
         fixed((row.get("rss_mb") or {}).get("peak"), 0),
         fixed(row.get("load_s"), 2),
         _accuracy(row.get("accuracy")),
@@ -66,12 +65,16 @@ def _accuracy(value: Any) -> str:
 
 
 def _memory(rows: Sequence[dict[str, Any]]) -> list[Section]:
-    """Resident memory of each one's process: before the engine's import, loaded, after the last call, and at most."""
+    """Size on disk, and memory of each process: before the engine's import, loaded, after the last call, at most."""
     told = [row for row in rows if (row.get("rss_mb") or {}).get("base") is not None]
     if not told:
         return []
-    cells = [(row["artifact"], *(fixed(row["rss_mb"][when], 0) for when in _MEMORY)) for row in told]
-    return [table("Memory, MB", ("artifact", *_MEMORY), cells, _MEMORY, ("artifact",))]
+    cells = [
+        (row["artifact"], _size(row.get("size_mb")), *(fixed(row["rss_mb"][when], 0) for when in _MEMORY))
+        for row in told
+    ]
+    numeric = ("on disk", *_MEMORY)
+    return [table("Size and memory, MB", ("artifact", *numeric), cells, numeric, ("artifact",))]
 
 
 def _baseline(compared: dict[str, Any]) -> Section:
