@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deploykit.artifact import TensorSpec
-from deploykit.converters.profiles import describe, parse_profile, parse_profiles, resolve_profiles
+from deploykit.converters.profiles import describe, hull, parse_profile, parse_profiles, resolve_profiles
+from deploykit.converters.tensorrt.symbols import contradicted
 from deploykit.errors import UsageError
 
 IMAGE = TensorSpec("x", "float32", ("batch", 3, 8, 8))
@@ -80,3 +81,27 @@ def test_bounds_of_a_dimension_that_is_not_there_are_a_warning():
     _, findings = resolve_profiles([IMAGE], {"batch": [1, 4], "bach": [1, 2]}, {}, target="t")
     assert [(f.code, f.severity) for f in findings] == [("DK204", "warning")]
     assert findings[0].hint == "did you mean 'batch'?"
+
+
+def test_an_input_that_is_named_again_is_in_the_next_profile():
+    found = parse_profiles(["x=1x2:2x2:4x2", "y=1:2:4", "x=5x2:6x2:8x2"])
+    assert found == [
+        {"x": [[1, 2], [2, 2], [4, 2]], "y": [[1], [2], [4]]},
+        {"x": [[5, 2], [6, 2], [8, 2]], "y": [[1], [2], [4]]},
+    ]
+    assert parse_profiles({"x": [["1x2", "2x2", "4x2"], [[5, 2], [6, 2], [8, 2]]]}) == [
+        {"x": found[0]["x"]},
+        {"x": found[1]["x"]},
+    ]
+    assert parse_profiles({"x": [[1, 2], [2, 2], [4, 2]]}) == [{"x": found[0]["x"]}]
+    assert hull(found) == {"x": [[1, 2], [2, 2], [8, 2]], "y": [[1], [2], [4]]}
+    with pytest.raises(UsageError, match="has 2 profiles where another one has 3"):
+        parse_profiles(["x=1:1:1", "x=2:2:2", "x=3:3:3", "y=1:1:1", "y=2:2:2"])
+    with pytest.raises(UsageError, match="more than the 16"):
+        parse_profiles([f"x={n}:{n}:{n}" for n in range(1, 18)])
+
+
+def test_one_name_for_two_sizes_is_found():
+    spec = TensorSpec("x", "float32", ("n", 3, "?", "?"))
+    assert contradicted([spec], [{"x": [[1, 3, 4, 4], [1, 3, 4, 8], [2, 3, 8, 8]]}]) == {"?"}
+    assert contradicted([spec], [{"x": [[1, 3, 4, 4], [1, 3, 8, 8], [2, 3, 8, 8]]}]) == set()

@@ -14,6 +14,7 @@ from deploykit.converters.bundles.samples import samples_job
 from deploykit.converters.profiles import resolve_sets
 from deploykit.converters.tensorrt.engine import OptionError
 from deploykit.converters.tensorrt.options import lacking, settings
+from deploykit.converters.tensorrt.symbols import contradicted, told, without
 from deploykit.converters.tensorrt.trtexec import command
 from deploykit.lazy import versions_of
 
@@ -65,7 +66,10 @@ def bundle_job(
         line = command(tuple(map(int, version.split("."))), sets, chosen, precision, plugins=plugins)
     except OptionError as problem:
         raise lacking(problem, NAME) from problem
-    folder.save_model(loaded, home)
+    apart = contradicted(inputs, sets)
+    findings += told(apart, NAME)
+    with without(model, apart) as named:
+        folder.save_model(graph.load(Path(named)), home)
     samples = samples_job(str(home / folder.MODEL), str(home), data)
     steps = [{"about": f"builds the engine with trtexec of TensorRT {version}", "run": line}]
     folder.write_script(home, "trtexec.sh", script(steps, f"TensorRT {version}"))

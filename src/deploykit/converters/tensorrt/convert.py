@@ -12,6 +12,7 @@ from deploykit.converters.tensorrt import engine
 from deploykit.converters.tensorrt.findings import interface_changes, not_built, of_log, refused
 from deploykit.converters.tensorrt.loading import gpus
 from deploykit.converters.tensorrt.options import lacking, settings
+from deploykit.converters.tensorrt.symbols import contradicted, told, without
 from deploykit.report import Finding, note
 
 if TYPE_CHECKING:
@@ -66,7 +67,12 @@ def built_by(
     if not _blocked(findings):
         log = engine.logger(trt)
         libraries = [options["custom_ops"]] if options.get("custom_ops") else []
-        built = _built(trt, log, model, chosen, sets, precision, libraries, (inputs, outputs), findings, capabilities)
+        apart = contradicted(inputs, sets)
+        findings += told(apart, NAME)
+        with without(model, apart) as parsed:
+            built = _built(
+                trt, log, parsed, chosen, sets, precision, libraries, (inputs, outputs), findings, capabilities
+            )
         if built is not None:
             Path(output).write_bytes(memoryview(built.plan))
             if built.cache is not None:

@@ -13,6 +13,7 @@ from deploykit.converters.profiles import describe, resolve_sets
 from deploykit.converters.tensorrt import engine
 from deploykit.converters.tensorrt.findings import interface_changes, not_built, refused
 from deploykit.converters.tensorrt.options import flag, lacking, settings
+from deploykit.converters.tensorrt.symbols import contradicted, told, without
 from deploykit.converters.tensorrt_rtx.options import compute_capabilities
 from deploykit.converters.tensorrt_rtx.parser import NAME, VendorLog, load_plugins
 from deploykit.converters.tensorrt_rtx.plan import read_plan
@@ -62,7 +63,10 @@ def convert_job(
     }
     if not _blocked(findings):
         log = VendorLog()
-        built = _built(log, model, chosen, sets, precision, capabilities, (inputs, outputs), findings)
+        apart = contradicted(inputs, sets)
+        findings += told(apart, NAME)
+        with without(model, apart) as parsed:
+            built = _built(log, parsed, chosen, sets, precision, capabilities, (inputs, outputs), findings)
         if built is not None:
             Path(output).write_bytes(memoryview(built.plan))
             result["metrics"] = {
