@@ -116,6 +116,28 @@ def test_maxima_over_axes_are_pools(onnx_file, tmp_path, op, axes, out):
     assert_equal(*both(model, {"x": weights(2, 5, 6, 7)}, tmp_path))
 
 
+def test_nodes_that_have_pytorchs_words_are_named_too(onnx_file, tmp_path):
+    model = onnx_file(
+        """agraph (float[1,5] x, float[1,5] z) => (float[1,5] y) {
+            [same] e = Equal (x, z) [number] c = Cast <to = 1> (e) [sum] y = Add (c, x)
+        }"""
+    )
+    made = convert(model, tmp_path / "m.param")
+    assert {(f["code"], f["node"], f["op"]) for f in made["findings"] if f["severity"] == "error"} == {
+        ("DK526", "same", "Equal"),
+        ("DK526", "number", "Cast"),
+    }
+
+
+def test_bounds_at_infinity_bound_nothing(onnx_file, tmp_path):
+    model = onnx_file(
+        "agraph (float[N,5] x) => (float[N,5] y) { a = Max (low, x) b = Min (a, high) y = Relu (b) }",
+        low=np.float32(-np.inf),
+        high=np.array([np.inf], np.float32),
+    )
+    assert_equal(*both(model, {"x": weights(2, 5)}, tmp_path))
+
+
 def test_half_precision_is_that_of_the_files(onnx_file, tmp_path):
     full = onnx_file(NET, w=weights(5, 3, 3, 3))
     half = onnx_file(NET.replace("float[", "float16["), "half.onnx", w=weights(5, 3, 3, 3).astype(np.float16))

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from deploykit.artifact import TensorSpec
 
 
+_UNBOUNDED = {"Max": -np.inf, "Min": np.inf}
+
+
 def prepare(model: ir.Model, inputs: Sequence[TensorSpec]) -> None:
     """Changes the graph in place. inputs: the interface, with a number for each dimension that has one size only."""
     shapes = {spec.name: spec.shape for spec in inputs}
@@ -33,6 +36,23 @@ def prepare(model: ir.Model, inputs: Sequence[TensorSpec]) -> None:
     for node in list(model.graph):
         if node.op_type in ("ReduceMax", "ReduceMin") and node.domain in ("", "ai.onnx"):
             _pool(model, node)
+        elif node.op_type in _UNBOUNDED and node.domain in ("", "ai.onnx"):
+            _drop_bound(model, node)
+
+
+def _drop_bound(model: ir.Model, node: ir.Node) -> None:
+    """The larger of minus infinity and x is x: pnnx (20261020) crashes on such a constant."""
+    if len(node.inputs) != 2:
+        return
+    for place, value in enumerate(node.inputs):
+        tensor = value.const_value if value is not None and not value.is_graph_input() else None
+        other = node.inputs[1 - place]
+        if tensor is None or other is None or other.shape is None or len(tensor.shape) > len(other.shape):
+            continue
+        if tensor.size == 1 and tensor.numpy().reshape(-1)[0] == _UNBOUNDED[node.op_type]:
+            step = Steps(model, model.graph, node)
+            step.replace(step("Identity", other))
+            return
 
 
 def _widen(model: ir.Model) -> None:

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from deploykit.report import Finding
 
 
+# PyTorch's words for ONNX operators, where they differ by more than form.
+_WORDS = {
+    "eq": "equal", "ge": "greaterorequal", "gt": "greater", "le": "lessorequal", "lt": "less", "to": "cast",
+    "logicaland": "and", "logicalor": "or", "logicalxor": "xor", "logicalnot": "not", "select": "gather",
+    "scatter": "scatterelements", "upsample": "resize", "interpolate": "resize",
+}  # fmt: skip
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attempt:
     """What came of it.
@@ -43,8 +51,7 @@ class Attempt:
 
     def left(self) -> dict[int, str]:
         """Why a node is refused, by its place in `nodes`: what pnnx leaves of it, which is no layer of ncnn."""
-        # `Hardmax` stays one; PyTorch's words for others, as in `torch.topk`, are near those of ONNX.
-        words = {kind.rpartition(".")[2].replace("_", "").lower(): kind for kind in self.unknown}
+        words = {_onnx_word(kind): kind for kind in self.unknown}
         places = [(place, op.lower()) for place, (_, op, _) in enumerate(self.nodes)]
         counts = Counter(layer.type for layer in self.result.layers) if self.result is not None else Counter()
         told = {}
@@ -59,7 +66,13 @@ class Attempt:
     def unexplained(self) -> list[str]:
         """Types of layers that ncnn does not have, and no node of the model is called like."""
         words = {op.lower() for _, op, _ in self.nodes}
-        return [kind for kind in self.unknown if kind.rpartition(".")[2].replace("_", "").lower() not in words]
+        return [kind for kind in self.unknown if _onnx_word(kind) not in words]
+
+
+def _onnx_word(kind: str) -> str:
+    """The ONNX operator of a layer type, in lower case: `Hardmax` stays one, others have PyTorch's words."""
+    word = kind.rpartition(".")[2].replace("_", "").lower()
+    return _WORDS.get(word, word)
 
 
 # The last one, by what it was made of: a check and the conversion that follows it share a process.
