@@ -36,7 +36,7 @@ def _row(target: Target) -> dict[str, Any]:
         missing.append(uninstallable(target) or target.install)
     built = why_not_built(target) if installed else None
     if built is not None:
-        reason = f"{built}: {_BUNDLED}" if target.converter is not None else f"{_BUNDLED}: {target.elsewhere}"
+        reason = f"{built}: {_BUNDLED}" if target.converter is not None else target.elsewhere
     elif target.converter is None:
         reason = f"checked here, made elsewhere: {target.elsewhere}"
     elif target.runtime is None and not reason:

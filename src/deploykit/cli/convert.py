@@ -47,7 +47,8 @@ def convert(
         typer.Option(
             "--profile",
             metavar="INPUT=MIN:OPT:MAX",
-            help="Optimization profile: x=1x3x224x224:8x3x224x224:64x3x224x224. Repeatable.",
+            help="Optimization profile: x=1x3x224x224:8x3x224x224:64x3x224x224. Repeatable: an input that is named "
+            "again has these shapes in the next profile.",
         ),
     ] = None,
     option: Annotated[

@@ -35,7 +35,7 @@ def target_of(found: Description) -> Target:
         worker="bundles",
         tables={"": found.table} if found.table else {},
         takes=("calib",) if found.calibration is not None else (),
-        elsewhere=f"deploykit convert MODEL --to {found.name} -o FOLDER writes a bundle for {found.tool}",
+        elsewhere=f"deploykit convert MODEL --to {found.name} -o FOLDER writes a build bundle for {found.tool}",
         prepares=_needs(found),
     )
 
