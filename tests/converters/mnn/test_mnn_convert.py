@@ -9,7 +9,15 @@ pytest.importorskip("MNN")
 from deploykit.converters.mnn.convert import convert_job
 from deploykit.converters.mnn.inspect import describe
 from deploykit.converters.vendor_process import run_program
-from deploykit.errors import DataError, DeploykitError, InvalidFileError, UnavailableError, UsageError, VendorError
+from deploykit.errors import (
+    DataError,
+    DeploykitError,
+    GateError,
+    InvalidFileError,
+    UnavailableError,
+    UsageError,
+    VendorError,
+)
 from deploykit.isolation import Worker
 from deploykit.reference import Reference
 from deploykit.runtime import RuntimeOptions, open_runtime
@@ -229,6 +237,14 @@ def test_wrong_options_are_refused_before_anything_is_converted(net, tmp_path, o
     with pytest.raises(UsageError) as caught:
         convert(net, tmp_path / "m.mnn", options)
     assert caught.value.code == "DK527"
+    assert not (tmp_path / "m.mnn").exists()
+
+
+def test_a_model_that_the_format_cannot_hold_is_refused(net, tmp_path, monkeypatch):
+    monkeypatch.setattr("deploykit.converters.mnn.convert._LARGEST", 5 * 27 * 4 - 1)
+    with pytest.raises(GateError, match=r"the weights of model\.onnx take") as caught:
+        convert(net, tmp_path / "m.mnn")
+    assert caught.value.code == "DK575"
     assert not (tmp_path / "m.mnn").exists()
 
 
