@@ -18,7 +18,7 @@ def kernel(name, microseconds=1.0, nodes=(), op="Conv"):
 def found(kernels, **more):
     rows = [{"name": k.name, "op": k.op, "precision": k.precision, "module": module_of(k, {}),
              "microseconds": k.microseconds} for k in kernels]  # fmt: skip
-    return {"kernels": rows, "why": None, "unprofiled_ms": 0.01, "calls": 5, **more}
+    return {"kernels": rows, "why": None, "unprofiled_ms": 0.01, "calls": 5, "waited_share": 0.0, **more}
 
 
 def test_shares_sum_to_one_and_are_related_to_a_plain_call():
@@ -41,9 +41,16 @@ def test_a_profile_far_from_the_plain_call_and_none_at_all_are_told():
     assert (said.code, said.message) == ("DK410", "x: no time by operator: the engine tells no profile")
 
 
-def test_times_are_means_without_extremes_and_of_one_run_where_kernels_differ():
-    runs = [[kernel("a", time), kernel("b", 2 * time)] for time in (1.0, 2.0, 3.0, 2.0, 90.0)]
-    assert [k.microseconds for k in _median(runs)] == [pytest.approx(7 / 3), pytest.approx(14 / 3)]
+def test_a_profile_of_a_busy_machine_is_told():
+    busy = found([kernel("a", 10.0)], waited_share=0.9)
+    (said,) = about("x", "t", busy, summary(busy))
+    assert said.code == "DK411"
+    assert "waited for a processor for 90%" in said.message
+
+
+def test_times_are_undisturbed_and_of_one_run_where_kernels_differ():
+    runs = [[kernel("a", time), kernel("b", 2 * time)] for time in (1.0, 2.0, 90.0, 2.0, 90.0)]
+    assert [k.microseconds for k in _median(runs)] == [pytest.approx(1.5), pytest.approx(3.0)]
     assert [k.name for k in _median([[kernel("a", 1.0)], [kernel("b", 9.0)], [kernel("c", 2.0)]])] == ["c"]
 
 
