@@ -80,6 +80,14 @@ def test_an_operator_that_litert_lacks_is_named(written: Callable[[bytes], Path]
     assert describe(written(flatbuffer.serialize(model)))["operators"] == {"MyOwnOp": 2}
 
 
+def test_the_work_of_a_call_is_that_of_its_products(written: Callable[[bytes], Path]) -> None:
+    kernels = load(written(dense().content), RuntimeOptions()).kernels({"x": batch(3)}) or []
+    assert [(kernel.op, kernel.precision, kernel.macs) for kernel in kernels] == [
+        ("FULLY_CONNECTED", "fp32", 3 * 24 * 40),
+        ("FULLY_CONNECTED", "fp32", 3 * 40 * 5),
+    ]
+
+
 def test_only_the_processor_runs_it(written: Callable[[bytes], Path]) -> None:
     with pytest.raises(UnavailableError) as caught:
         load(written(dense().content), RuntimeOptions(device="gpu"))

@@ -8,6 +8,7 @@ import numpy as np
 
 from deploykit.converters.litert.flatbuffer import NAME, cpu_threads, interpreter, parse, read, versioned
 from deploykit.converters.litert.interface import interface_of
+from deploykit.converters.litert.kernels import kernels_of
 from deploykit.errors import ModelError, UnavailableError
 from deploykit.runtime import Runtime, RuntimeOptions
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from deploykit.converters.litert.interface import Port
-    from deploykit.runtime import Feeds, Outputs
+    from deploykit.runtime import Feeds, Kernel, Outputs
 
     Array = np.ndarray[Any, Any]
 
@@ -49,6 +50,7 @@ class LiteRtRuntime(Runtime):
         found = interface_of(model)
         self._ports, self._results, self._doors = found.inputs, found.outputs, found.doors
         self.inputs, self.outputs = found.specs(found.inputs), found.specs(found.outputs)
+        self._content, self._file = content, path.name
         self._stateful = any(tensor.isVariable for graph in model.subgraphs for tensor in graph.tensors or [])
         self._sizes: dict[int, tuple[int, ...]] = {}
         self.engine = f"litert {versioned()} ({'XNNPACK' if options.optimize else 'CPU'})"
@@ -97,6 +99,20 @@ class LiteRtRuntime(Runtime):
             texts = [text.decode("utf-8", errors="replace") for text in array.ravel()]
             return np.array(texts, dtype=object).reshape(array.shape)
         return self._doors[port.name].taken(array, port) if port.name in self._doors else array
+
+    def kernels(self, feeds: Feeds) -> list[Kernel] | None:
+        """The operators of one call with their types and work; the Python interpreter gives no times."""
+        # Tensors between operators that a delegate took keep the sizes of the file.
+        plain = interpreter(self._content, self._file, delegates=False)
+        given = {port.tensor: self._given(port, np.asarray(feeds[port.name])) for port in self._ports}
+        for tensor, array in given.items():
+            plain.resize_tensor_input(tensor, list(array.shape))
+        plain.allocate_tensors()
+        for tensor, array in given.items():
+            plain.set_tensor(tensor, array)
+        plain.invoke()
+        shapes = {detail["index"]: detail["shape"] for detail in plain.get_tensor_details()}
+        return kernels_of(parse(self._content, self._file), shapes)
 
     def close(self) -> None:
         """Frees the interpreter."""
