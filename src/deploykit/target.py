@@ -273,9 +273,19 @@ def _about_versions(target: Target, version: str) -> str:
     return f"did you mean {target.name}@{near[0]}?" if near else ""
 
 
-def require_converter(target: Target, version: str | None) -> None:
-    """Raises UnavailableError (DK214) where deploykit checks models for a target and makes no artifacts of it."""
+def require_converter(target: Target, version: str | None, *, from_onnx: bool = False) -> None:
+    """Raises UnavailableError (DK214) where deploykit checks models for a target and makes no artifacts of it.
+
+    from_onnx: nor where it makes them from other sources only.
+    """
     if target.converts(version):
+        if from_onnx and target.converter is None and target.bundle is None:
+            raise UnavailableError(
+                f"deploykit run goes through ONNX, and nothing makes {target.title} from it",
+                code="DK214",
+                target=target.name,
+                hint=f"deploykit convert SOURCE --to {target.name} -o OUT{target.suffix}",
+            )
         return
     others = [v for v in target.versions if target.converts(v)]
     named = f"{target.title} ({target.name}@{version})" if others else target.title

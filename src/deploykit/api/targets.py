@@ -37,7 +37,7 @@ def _row(target: Target) -> dict[str, Any]:
     built = why_not_built(target) if installed else None
     if built is not None:
         reason = f"{built}: {_BUNDLED}" if target.converter is not None else target.elsewhere
-    elif target.converter is None:
+    elif not target.converts(None):
         reason = f"checked here, made elsewhere: {target.elsewhere}"
     elif target.runtime is None and not reason:
         reason = f"nothing runs {target.title} artifacts here"
@@ -56,7 +56,7 @@ def _row(target: Target) -> dict[str, Any]:
         "precisions": list(target.precisions),
         "check": told or (target.support is not None and installed),
         # From other sources than ONNX its routes need no environment.
-        "convert": target.converter is not None
+        "convert": (target.converter is not None or bool(target.routes))
         and installed
         and built is None
         and (not lacking or bool(target.routes)),

@@ -182,7 +182,7 @@ def _check_names(config: Config, located: LocatedYaml) -> None:
         place = located.place(("targets", name))
         try:
             target, version = parse_target(name)
-            require_converter(target, version)
+            require_converter(target, version, from_onnx=True)
             check_options(target, section.options)
             _check_route(target, section.options)
         except DeploykitError as problem:

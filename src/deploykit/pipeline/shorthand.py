@@ -103,7 +103,7 @@ def _input(spec: Any) -> dict[str, Any]:
 
 def _check_precisions(name: str, precisions: Sequence[str]) -> None:
     target, version = parse_target(name)
-    require_converter(target, version)
+    require_converter(target, version, from_onnx=True)
     for precision in precisions:
         if precision not in target.precisions:
             raise UsageError(

@@ -25,6 +25,7 @@ from deploykit.report import Finding, failure
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+_WRITTEN_OUT = {"GRU", "LSTM"}
 _FLAGS = {"true": True, "false": False}
 # Types that TVM's tensors have; a string has none.
 _HELD = re.compile(r"float(16|32|64)|u?int(8|16|32|64)|bool")
@@ -127,7 +128,8 @@ def _missing(model: ir.Model, inputs: Sequence[TensorSpec]) -> list[Finding]:
             continue
         op = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
         # A recurrence that is still there has an open number of steps, or a variant that is not written out.
-        found.append(_refusal(node.name or "", op, "its importer does not have the operator", inputs))
+        sizes = inputs if op in _WRITTEN_OUT else ()
+        found.append(_refusal(node.name or "", op, "its importer does not have the operator", sizes))
     return found
 
 
