@@ -51,7 +51,8 @@ def test_a_profile_of_a_busy_machine_is_told():
 def test_times_are_undisturbed_and_of_one_run_where_kernels_differ():
     runs = [[kernel("a", time), kernel("b", 2 * time)] for time in (1.0, 2.0, 90.0, 2.0, 90.0)]
     assert [k.microseconds for k in _median(runs)] == [pytest.approx(1.5), pytest.approx(3.0)]
-    assert [k.name for k in _median([[kernel("a", 1.0)], [kernel("b", 9.0)], [kernel("c", 2.0)]])] == ["c"]
+    assert [k.name for k in _median([[kernel("a", 9.0)], [kernel("b", 1.0), kernel("c", 2.0)]])] == ["b", "c"]
+    assert [k.microseconds for k in _median([[kernel("token_1", 9.0)], [kernel("token_2", 2.0)]])] == [2.0]
 
 
 @pytest.mark.parametrize(

@@ -78,11 +78,13 @@ def _alone(runtime: Any, feeds: Mapping[str, Any]) -> float:
 
 
 def _median(runs: Sequence[Sequence[Kernel]]) -> list[Kernel]:
-    """Each kernel with the median of its times; the run in the middle where the runs have other kernels."""
-    names = [[(kernel.name, kernel.op) for kernel in run] for run in runs]
-    if any(other != names[0] for other in names):
-        totals = [sum(kernel.microseconds or 0 for kernel in run) for run in runs]
-        return list(runs[totals.index(sorted(totals)[len(totals) // 2])])
+    """Each kernel with its undisturbed time; the fastest run where the runs have other kernels.
+
+    Kernels are matched by place and type: some engines number the ones that they add anew for each session.
+    """
+    types = [[kernel.op for kernel in run] for run in runs]
+    if any(other != types[0] for other in types):
+        return list(min(runs, key=lambda run: sum(kernel.microseconds or 0 for kernel in run)))
     found = []
     for same in zip(*runs, strict=True):
         times = [kernel.microseconds for kernel in same if kernel.microseconds is not None]
