@@ -23,6 +23,15 @@ def test_int64_at_the_interface_and_inside_is_said_of_gpus_only(onnx_file):
     assert "Add 'twice'" in found[1].message
 
 
+def test_operators_of_classic_models_are_in_the_wasm_build_only(onnx_file):
+    text = "agraph (float[N,2] x) => (float[N,2] y) { [s] y = ai.onnx.ml.Scaler <offset = [0.0], scale = [2.0]> (x) }"
+    model = onnx_file(text, header='<ir_version: 10, opset_import: ["": 20, "ai.onnx.ml": 3]>\n')
+    for backend in ("webgpu", "webnn"):
+        found = findings_for(model, graph.load(model), backend, {})
+        assert ("DK201", "error", "s") in [(finding.code, finding.severity, finding.node) for finding in found]
+    assert findings_for(model, graph.load(model), "wasm", {}) == []
+
+
 def test_webgl_wants_one_size(onnx_file):
     model = onnx_file("agraph (float[N,4] x) => (float[N,4] y) { y = Relu (x) }")
     (said,) = findings_for(model, graph.load(model), "webgl", {})
