@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit import io
+from deploykit.bundling import why_not_built
 from deploykit.errors import UsageError
 from deploykit.exporters.sources import detect, takes
 from deploykit.report import Report, note
@@ -79,7 +80,8 @@ def _text(source: str, inputs: tuple[TensorSpec, ...], *, weights: bool = False)
     lines += ["inputs:", *(line for spec in inputs for line in _input(spec))] if inputs else [_UNKNOWN_INPUTS]
     lines.append(_REST.rstrip())
     lines.append("targets:")
-    lines += [f"  {name}: {{}}" for name in target_names() if get_target(name).converter is not None]
+    made = (get_target(name) for name in target_names())
+    lines += [f"  {each.name}: {{}}" for each in made if each.converter is not None and why_not_built(each) is None]
     return "\n".join(lines) + "\n" + _END
 
 

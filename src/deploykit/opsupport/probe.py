@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit import graph, io, lazy
+from deploykit.bundling import why_not_built
 from deploykit.errors import (
     DataError,
     DeploykitError,
@@ -195,6 +196,9 @@ def why_not_probed(target: Target, version: str | None, title: str) -> str | Non
     """Why that version of the target, called `title`, cannot try nodes on this machine; None when it can."""
     if not target.converts(version) or not target.asks_engine(version):
         return f"deploykit has no engine of {title} to ask"
+    elsewhere = why_not_built(target)
+    if elsewhere is not None:
+        return elsewhere
     missing = [package for package in target.packages if not lazy.installed(package)]
     return f"{missing[0]!r} is not installed: {target.install}" if missing else None
 
