@@ -37,7 +37,7 @@ def test_default_keeps_the_graph_and_its_numbers(dense, tmp_path):
     )
 
 
-@pytest.mark.parametrize("level", ["none", "basic", "extended"])
+@pytest.mark.parametrize("level", ["none", "basic", "extended", "all"])
 def test_same_input_gives_the_same_bytes(dense, tmp_path, level):
     for name in ("a.onnx", "b.onnx"):
         convert(dense, tmp_path / name, optimization=level)
