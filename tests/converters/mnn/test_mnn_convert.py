@@ -220,6 +220,12 @@ def test_weights_that_are_integers_in_the_model_stay_on_their_grid(onnx_file, tm
     assert (tmp_path / "m.mnn").stat().st_size < 2 * 64 * 32 * 9
 
 
+def test_int4_weights_of_the_model_are_stored_in_more_bits(net, tmp_path):
+    made = convert(net, tmp_path / "m.mnn", precision="int4-weights")
+    assert made["precision"] == describe(tmp_path / "m.mnn")["precision"] == "int8-weights"
+    assert [(finding["code"], finding["severity"]) for finding in made["findings"]] == [("DK576", "note")]
+
+
 def test_half_precision_stays_outside_and_in_the_file(onnx_file, tmp_path):
     model = onnx_file(
         "agraph (float16[N,8] x) => (float16[N,64] y) { y = MatMul (x, w) }", w=weights(8, 64).astype(np.float16)

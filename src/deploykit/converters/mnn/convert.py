@@ -15,7 +15,7 @@ from deploykit.converters.mnn.options import storage
 from deploykit.converters.mnn.prepare import prepare
 from deploykit.converters.mnn.tool import call_converter, look_into, refused_operators, versioned
 from deploykit.errors import GateError, VendorError
-from deploykit.report import Finding, failure
+from deploykit.report import Finding, failure, note
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +53,12 @@ def convert_job(
         dataclasses.replace(spec, shape=fixed_by(spec, shape)) for spec, shape in zip(inputs, limits, strict=True)
     )
     findings += findings_of(inputs, outputs)
+    if precision == "int4-weights" and stored.kind != "int4":
+        text = (
+            f"the model's int4 weights are stored as {stored.kind}: MNN would quantize them anew into another int4 grid"
+        )
+        hint = "convert the float model with --option weights=int4 for a file with int4 weights"
+        findings.append(note("DK576", text, target=NAME, hint=hint))
     made: dict[str, Any] = {
         "inputs": [spec.as_dict() for spec in inputs],
         "outputs": [spec.as_dict() for spec in outputs],

@@ -46,7 +46,8 @@ class Storage:
 
 def storage(options: Mapping[str, Any], precision: str) -> Storage:
     """What the options ask for; without `weights` what the ONNX has. Raises UsageError (DK527) for a wrong value."""
-    stored = {made: kind for kind, made in _PRECISIONS.items()}
+    # MNN quantizes anew: into its own grid of 16 values, which loses what int4 weights had left (22 dB), or of 256.
+    stored = {made: kind for kind, made in _PRECISIONS.items()} | {"int4-weights": "int8"}
     kind = str(options.get("weights") or stored.get(precision, "float32"))
     if kind not in _PRECISIONS:
         raise _wrong("weights", kind, f"one of {', '.join(_PRECISIONS)}", "weights=fp16")
