@@ -170,6 +170,7 @@ def test_the_same_bytes_in_another_process(tmp_path: Path, calib: dict[str, Any]
         ({"ranges": "minmax", "precision": "fp16"}, False, "DK527"),
         ({"rounding": "octav", "precision": "fp16"}, False, "DK527"),
         ({"micro": "perhaps"}, False, "DK527"),
+        ({"precision": "int8", "rounding": "gptq"}, True, "DK527"),
         ({"precision": "int8-weights"}, True, "DK803"),
         ({}, True, "DK803"),
     ],

@@ -21,7 +21,8 @@ TARGET = Target(
         "precision": "fp16, int8 (measured on --calib), int8-dynamic, int8-weights or int4-weights, of the float model",
         "io": "float (the default) or int8: inputs and outputs of precision=int8",
         "ranges": "minmax (the default) or moving-average: how ranges of precision=int8 follow from --calib",
-        "rounding": "minmax, mse, octav, or gptq on --calib: how weights become integers; octav by default for int4",
+        "rounding": "minmax, mse, octav (the default for int4), or gptq on --calib (fully connected layers only): how "
+        "weights become integers",
         "micro": "true: OUT.cc and OUT.h with the bytes, and the operators and arena of TensorFlow Lite Micro",
         "route": "auto (the default), onnx, torch or tensorflow: the way from a PyTorch or TensorFlow source",
     },

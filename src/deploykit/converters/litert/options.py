@@ -78,6 +78,9 @@ def settings_of(options: Mapping[str, Any], *, calibrated: bool) -> Settings:
     for name, given, owned, owner in owners:
         if given and not owned:
             raise _wrong(f"{name} belongs to {owner}", f"--option {owner.rpartition(' ')[2]}")
+    if found.static and found.rounding == "gptq":
+        # ai-edge-quantizer 0.10.0 knows it for fully connected layers only, and leaves all others in float.
+        raise _wrong("rounding=gptq is for weights only, and precision=int8 has integer activations", "rounding=octav")
     if found.measures and not calibrated:
         what = "the range of every activation" if found.static else "what weights are multiplied with"
         raise _wrong(

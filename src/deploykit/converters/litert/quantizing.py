@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # More samples change a range of the smallest and largest value little; what `quantize` takes at most.
 SUBSET = 512
 _ROUNDINGS = {"minmax": "min_max_uniform_quantize", "mse": "MSE", "octav": "OCTAV", "gptq": "GPTQ"}
+_WEIGHTED = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV", "BATCH_MATMUL", "EMBEDDING_LOOKUP")
 _INTEGERS = ("int8", "uint8", "int4", "int16")
 
 
@@ -175,7 +176,23 @@ def _said(before: bytes, after: bytes, name: str, settings: Settings) -> list[Fi
         return []
     if len(after) >= len(before):
         return [_nothing("no weight became an integer: the quantizer takes none of the operators", before, name)]
-    return []
+    told = ", ".join(f"{op} {count}" for op, count in sorted(_float_weights(parse(after, name)).items()))
+    return [note("DK566", f"weights of these stay in float: {told}", target=NAME)] if told else []
+
+
+def _float_weights(model: Any) -> dict[str, int]:
+    """Operators by name whose weights, their second input, are float constants."""
+    found: dict[str, int] = {}
+    for graph in model.subgraphs:
+        for operator in graph.operators or []:
+            name, inputs = operator_name(model, operator), operator.inputs
+            if name not in _WEIGHTED or inputs is None or len(inputs) < 2 or inputs[1] < 0:
+                continue
+            tensor = graph.tensors[inputs[1]]
+            data = model.buffers[tensor.buffer].data if tensor.buffer else None
+            if dtype_name(tensor.type) == "float32" and data is not None and len(data):
+                found[name] = found.get(name, 0) + 1
+    return found
 
 
 def _nothing(text: str, before: bytes, name: str) -> Finding:
