@@ -24,8 +24,8 @@ def measure_job(
 ) -> dict[str, Any]:
     """The artifact as OpenVINO runs it when nothing is said, against itself in its own precision, on the CPU.
 
-    data: a `DataRequest`. Returns {"metrics": {"default_precision": ...}, "findings": a note where it differs}; metrics are
-    {"engine", "hint", "differs", "outputs": rows as `comparison.compare` gives them, "samples"}.
+    data: a `DataRequest`. Returns {"metrics": {"default_precision": ...}, "findings": a note where it differs}; metrics
+    are {"engine", "hint", "differs", "outputs": rows as `comparison.compare` gives them, "samples"}.
     """
     import openvino as ov
 
