@@ -46,8 +46,8 @@ def silero_windows(tmp_path):
     ("name", "dims"),
     [
         ("digits/digits_cnn.onnx", ()),
-        ("jvowels/jvowels_lstm.onnx", ()),
-        ("magika/model.onnx", ()),
+        pytest.param("jvowels/jvowels_lstm.onnx", (), marks=pytest.mark.slow),
+        pytest.param("magika/model.onnx", (), marks=pytest.mark.slow),
         pytest.param("mnist5k/mnist5k_cnn.onnx", (), marks=pytest.mark.slow),
         pytest.param("nsnet2/nsnet2-20ms-baseline.onnx", (), marks=pytest.mark.slow),
         pytest.param("ppocr_v4/cls.onnx", (), marks=pytest.mark.slow),
