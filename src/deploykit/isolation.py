@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from deploykit import io
 from deploykit import worker as worker_module
+from deploykit.child_environment import ELSEWHERE, FIXED, QUIET, signal_name
 from deploykit.errors import DeploykitError, UnavailableError, VendorError, error_from_dict
 from deploykit.progress import OnProgress, Progress
 
@@ -31,20 +32,6 @@ if TYPE_CHECKING:
 LOG_LINES = 20
 _SCRIPT = str(Path(worker_module.__file__).resolve())
 _SIGKILL = getattr(signal, "SIGKILL", -1)
-# Vendors phone home, colour their logs or grab all cores unless told otherwise.
-_QUIET = {
-    "OPENVINO_TELEMETRY": "0",
-    "OV_TELEMETRY_ENABLED": "0",
-    "ORT_DISABLE_TELEMETRY": "1",
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-    "TF_ENABLE_ONEDNN_OPTS": "0",
-    "PYTHONIOENCODING": "utf-8",
-    "PYTHONUNBUFFERED": "1",
-}
-# Another environment's interpreter must not find this one's packages, nor the user's.
-_ELSEWHERE = {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
 _log_listener: contextvars.ContextVar[LogListener | None] = contextvars.ContextVar("log listener", default=None)
 
 
@@ -61,7 +48,7 @@ class Worker:
         """Starts the process; its imports happen with the first request."""
         self.name = name
         self.interpreter = interpreter
-        self._environment = {**_QUIET, **(environment or {})}
+        self._environment = {**QUIET, **(environment or {})}
         # The child appends and we read, each with a position of its own: one shared position would move under writes.
         handle, self._log_name = tempfile.mkstemp(prefix="deploykit-", suffix=".log")
         os.close(handle)
@@ -194,7 +181,7 @@ class Worker:
         if timeout is not None:
             how = f"did not answer within {timeout:g} s and was stopped"
         elif code < 0:
-            how = f"crashed with {_signal_name(-code)}"
+            how = f"crashed with {signal_name(-code)}"
             if -code == _SIGKILL:
                 hint = "the system killed it, most likely for lack of memory: free some, or use a smaller input"
         else:
@@ -277,13 +264,6 @@ class Worker:
         self._scratch.cleanup()
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal has no name
-        return f"signal {number}"
-
-
 class WorkerPool:
     """Workers by name, started when first needed and again after a crash; a context manager that ends them all."""
 
@@ -303,10 +283,9 @@ class WorkerPool:
             if found is None or not found.alive:
                 if interpreter is not None and not Path(interpreter).exists():
                     raise UnavailableError(f"no interpreter for {name}: {interpreter}", hint="deploykit doctor")
-                if interpreter is None:
-                    found = self._workers[name] = Worker(name)
-                else:
-                    found = self._workers[name] = Worker(name, interpreter=interpreter, environment=_ELSEWHERE)
+                elsewhere = {} if interpreter is None else ELSEWHERE
+                single = Worker(name, interpreter=interpreter or sys.executable, environment=elsewhere)
+                found = self._workers[name] = single
             return found
 
     def end(self, name: str) -> None:
@@ -386,11 +365,8 @@ def run_alone(
     interpreter: str | None = None,
 ) -> Any:
     """Calls a function in a new worker with memory at fixed addresses, for a vendor whose bytes depend on them."""
-    fixed = {"DEPLOYKIT_FIXED_ADDRESSES": "1", "PYTHONHASHSEED": "0"}
-    if interpreter is None:
-        single = Worker(name, environment=fixed)
-    else:
-        single = Worker(name, interpreter=interpreter, environment={**_ELSEWHERE, **fixed})
+    elsewhere = {} if interpreter is None else ELSEWHERE
+    single = Worker(name, interpreter=interpreter or sys.executable, environment={**elsewhere, **FIXED})
     try:
         return single.call(function, arguments, block=block)
     finally:
