@@ -231,6 +231,7 @@ def test_doctor_and_targets_name_the_command_that_installs_each_backend(deployki
             "openvino",
             "tensorrt-rtx",
             "coreml",
+            "nncf",
             "serve",
             "images",
         )

@@ -22,6 +22,7 @@ from deploykit.cli.options import (
     SeedOpt,
 )
 from deploykit.cli.ui import Ui
+from deploykit.errors import UsageError
 from deploykit.report import Report
 
 _Budget = float | None
@@ -90,6 +91,8 @@ def bench(
     seed: SeedOpt = 0,
 ) -> Report:
     """Measure artifacts and servers side by side, in fresh processes, in turns; exit 1 for a broken budget."""
+    if not artifacts and not url:
+        raise UsageError("bench needs an artifact, or --url", code="DK808", hint="deploykit bench model.onnx model.xml")
     for artifact in artifacts or ():
         arguments.artifact_file(artifact)
     data = arguments.data(data, "--data")
