@@ -93,7 +93,8 @@ def _with_axes_as_inputs(model: ir.Model) -> ir.Model:
     old = model.opset_imports.get("", 1) < _STEPS_OPSET
     if not old or not any(node.op_type in _WRITTEN_OUT for node in model.graph):
         return model
-    return ir.from_proto(version_converter.convert_version(ir.to_proto(model), _STEPS_OPSET))
+    raised: ir.Model = ir.from_proto(version_converter.convert_version(ir.to_proto(model), _STEPS_OPSET))
+    return raised
 
 
 def _flag(options: Mapping[str, Any], name: str, *, default: bool) -> bool:
