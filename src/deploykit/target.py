@@ -31,20 +31,6 @@ BUNDLE_FORMAT = "deploykit.bundle/1"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """Another place where a runtime can run an artifact: a browser, say.
-
-    name: of the comparison there. provider: what the runtime knows it by. samples: at most so many are compared.
-    refused: how a failure there begins where it is no failure of the conversion; "" where it is one.
-    """
-
-    name: str
-    provider: str
-    samples: int
-    refused: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Target:
     """One target, described.
 
@@ -52,7 +38,7 @@ class Target:
     marker: a file in that folder by which an artifact without a suffix is recognised.
     served: how its artifacts are served where `deploykit serve` does not, as a sentence with {path}.
     places: where else than in its usual runtime an artifact is compared with its parent, as a `module:function` of the
-    options that returns `Place`s and findings.
+    options that returns `place.Place`s and findings.
     formats: further formats that its option `format` writes, and their suffixes.
     versions: names accepted after `@`, the first one the default; empty when the target has none.
     precisions: what `convert` takes, in the vocabulary of `quantize`.

@@ -21,12 +21,13 @@ from deploykit.report import Finding, failure, note, warning
 from deploykit.route import ONNX
 from deploykit.stage import Product, Stage, Verification
 from deploykit.taps import can_tap
-from deploykit.target import Place, Target, check_options, comparison_worker, resolve, unavailable
+from deploykit.target import Target, check_options, comparison_worker, resolve, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from deploykit.converters.profiles import ProfileSets
+    from deploykit.place import Place
 
 
 class ConvertStage(Stage):

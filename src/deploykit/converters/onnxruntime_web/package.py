@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import UnavailableError, UsageError
+from deploykit.place import Place
 from deploykit.report import Finding, note
-from deploykit.target import Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
