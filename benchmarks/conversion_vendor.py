@@ -62,7 +62,7 @@ def tensorrt_rtx(model: Path, out: Path, feeds: list[dict]):
             profile.set_shape(tensor.name, *[feeds[0][tensor.name].shape] * 3)
     config.add_optimization_profile(profile)
     out.write_bytes(memoryview(builder.build_serialized_network(network, config)))
-    return None
+    return
 
 
 def mnn(model: Path, out: Path, feeds: list[dict]):
@@ -90,7 +90,7 @@ def ncnn(model: Path, out: Path, feeds: list[dict]):
     tool = Path(pnnx.__file__).parent / "bin" / "pnnx"
     command = [str(tool), str(out.with_suffix(".onnx")), f"inputshape={shapes}"]
     subprocess.run(command, check=True, cwd=out.parent, stdout=subprocess.DEVNULL)
-    return None
+    return
 
 
 def tvm(model: Path, out: Path, feeds: list[dict]):

@@ -15,6 +15,7 @@ _WORDS = {
     "failed": "failed",
     "missing": "not here",
 }
+_LONGEST = 240
 HEADS = ("model", "result", "largest difference", "SQNR, dB", "latency", "size", "because")
 
 
@@ -71,5 +72,7 @@ def _because(cell: dict) -> str:
 
 def _reason(found: dict) -> str:
     more = f" (and {found['findings'] - 1} more)" if found.get("findings") else ""
-    text = found["message"].replace("|", "\\|").replace("<", "&lt;")
+    text = found["message"]
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1].rstrip()}..."
+    text = text.replace("|", "\\|").replace("<", "&lt;")
     return f"{text}{more}{' [' + found['code'] + ']' if 'code' in found else ''}"
