@@ -142,7 +142,8 @@ def converted(name: str, target: str, options: list[str]) -> dict:
         cell["engine"] = (parity.get("engines") or {}).get("candidate")
     said = [f for f in report["findings"] if f["code"] in ("DK502", "DK590")]
     if said and cell["status"] != "verified":
-        cell["because"] = {"message": _clean(said[0]["message"])}
+        told = next((f for f in said if "build bundle" in f["message"]), said[0])
+        cell["because"] = {"message": _clean(told["message"])}
     return cell
 
 
@@ -150,6 +151,8 @@ def _status(report: dict) -> str:
     if report["exit_code"] == 0:
         execution = report["artifact"]["execution"]
         return {"real": "verified", "simulated": "simulated"}.get(execution, "built")
+    if report["exit_code"] == 3 and any(f["code"] == "DK214" for f in report["findings"]):
+        return "refused"  # no package would change that
     if report["exit_code"] == 3:
         return "bundle" if report["status"] == "passed" and report["artifact"] else "missing"
     return "refused" if report["exit_code"] in (1, 2) else "failed"
