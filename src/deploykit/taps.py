@@ -104,7 +104,7 @@ def open_taps(path: Path, options: RuntimeOptions) -> Taps:
             f"the tensors inside {target.title if target else path.suffix} artifacts cannot be read",
             code="DK456",
             file=path,
-            hint="--locate takes ONNX, OpenVINO IR, LiteRT and Core ML; without it the outputs are compared",
+            hint=f"--locate takes {', '.join(_OPENERS)} artifacts; without it the outputs are compared",
         )
     opener: Callable[[Path, RuntimeOptions], Taps] = resolve(_OPENERS[format])
     return opener(path, options)
