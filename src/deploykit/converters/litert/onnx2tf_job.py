@@ -123,11 +123,22 @@ def _stitched(segments: Segments, inputs: Sequence[Mapping[str, Any]], outputs: 
     return Stitched()
 
 
+def _concrete(module: Any) -> Any:
+    """The traced `serve`, its module holding every variable that it reads.
+
+    onnx2tf makes the layers of depthwise and grouped convolutions inside of others, where Keras does not find them.
+    TensorFlow saves no variable that nothing holds; its LiteRT converter then leaves out the signature, in silence.
+    """
+    concrete = module.serve.get_concrete_function()
+    module.held = list(concrete.variables)
+    return concrete
+
+
 def _save(module: Any, folder: Path) -> None:
     import tensorflow as tf
     from tensorflow.core.protobuf import fingerprint_pb2
 
-    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": _concrete(module)})
     # A random identifier, which changes the bytes of every build.
     file = folder / "fingerprint.pb"
     fingerprint = fingerprint_pb2.FingerprintDef()
@@ -139,7 +150,7 @@ def _save(module: Any, folder: Path) -> None:
 def _lite(module: Any) -> bytes:
     import tensorflow as tf
 
-    concrete = module.serve.get_concrete_function()
+    concrete = _concrete(module)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], module)
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
     content: bytes = converter.convert()
