@@ -157,8 +157,9 @@ def laid(row: Row, folder: Path) -> tuple[Path, Path | None, list[str]]:
         scratch.rename(every)
     files = sorted(every.glob("*.npz"))
     first = dict(np.load(files[0]))
-    sizes = {name: first[tensor].shape[axis] for name, (tensor, axis) in row.fixing.items()} or _sizes(row, first)
-    if not sizes:
+    fixing = [f"{name}={first[tensor].shape[axis]}" for name, (tensor, axis) in row.fixing.items()]
+    options = [text for size in fixing for text in ("--dim", size)] or _fixing(row, first)
+    if not options:
         return every, None, []
     if not fixed.exists():
         fixed.mkdir()
@@ -166,19 +167,35 @@ def laid(row: Row, folder: Path) -> tuple[Path, Path | None, list[str]]:
             feeds = dict(np.load(file))
             if {key: value.shape for key, value in feeds.items()} == {key: value.shape for key, value in first.items()}:
                 shutil.copy(file, fixed / file.name)
-    return every, fixed, [text for name, size in sizes.items() for text in ("--dim", f"{name}={size}")]
+    return every, fixed, options
 
 
-def _sizes(row: Row, first: Feeds) -> dict[str, int]:
-    """Sizes of symbols of an ONNX file's inputs in a feed."""
+def _fixing(row: Row, first: Feeds) -> list[str]:
+    """What gives an ONNX file's inputs the sizes that they have in a feed: a symbol each, or an input's whole shape.
+
+    A symbol cannot be given where the file calls axes of several sizes by it; a `?` is none, and may be any.
+    """
     from deploykit import graph
 
     if not str(row.source).endswith(".onnx"):
-        return {}
+        return []
     inputs, _ = graph.interface(graph.load(Path(row.source)))
-    return {
-        size: first[spec.name].shape[axis]
+    sizes: dict[str, set[int]] = {}
+    open_ones = {
+        spec.name: {axis: size for axis, size in enumerate(spec.shape or ()) if isinstance(size, str)}
         for spec in inputs
-        for axis, size in enumerate(spec.shape or ())
-        if isinstance(size, str)
     }
+    for name, symbols in open_ones.items():
+        for axis, symbol in symbols.items():
+            sizes.setdefault(symbol, set()).add(first[name].shape[axis])
+    unclear = {symbol for symbol, found in sizes.items() if symbol == "?" or len(found) > 1}
+    shaped = [name for name, symbols in open_ones.items() if unclear & set(symbols.values())]
+    told = {symbol for name, symbols in open_ones.items() if name not in shaped for symbol in symbols.values()}
+    options = []
+    for name in shaped:
+        shape = "x".join(map(str, first[name].shape))
+        options += ["--profile", f"{name}={shape}:{shape}:{shape}"]
+    for symbol, found in sizes.items():
+        if symbol in told:
+            options += ["--dim", f"{symbol}={min(found)}"]
+    return options
