@@ -53,10 +53,15 @@ def _reshape(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Any:
     import tensorflow as tf
 
     x, shape = inputs
-    if not isinstance(shape, np.ndarray):
-        return tf.reshape(x, shape)
-    sizes = tf.shape(x)
     keeps = not attributes.get("allowzero", 0)
+    sizes = tf.shape(x)
+    if not isinstance(shape, np.ndarray):
+        if not keeps:
+            return tf.reshape(x, shape)
+        shape = tf.cast(shape, tf.int32)
+        count = shape.shape[0]
+        own = tf.concat([sizes, tf.ones([max(count - len(x.shape), 0)], tf.int32)], 0)[:count]
+        return tf.reshape(x, tf.where(shape == 0, own, shape))
     wanted = [
         (sizes[axis] if x.shape[axis] is None else x.shape[axis]) if size == 0 and keeps else int(size)
         for axis, size in enumerate(shape.tolist())

@@ -20,7 +20,7 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 from deploykit.converters.litert.onnx2tf_moves import move_of
-from deploykit.converters.litert.onnx2tf_values import axes_that_fit, sentence, told
+from deploykit.converters.litert.onnx2tf_values import axes_that_fit, sentence, slacks, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +46,7 @@ class Piece:
     """A converted run of nodes: what it takes and gives by ONNX name, and the Keras model.
 
     permutations: by which axes of its outputs come back into the model's order; () leaves them. dtypes: of its outputs.
+    slacks: see `onnx2tf_values`.
     """
 
     nodes: int
@@ -55,6 +56,7 @@ class Piece:
     order: list[int]
     permutations: list[tuple[int, ...]]
     dtypes: list[str]
+    slacks: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __call__(self, tensors: dict[str, Any]) -> None:
         """Computes its outputs from tensors, and adds them."""
@@ -102,6 +104,7 @@ class Segments:
             value.name: value for value in (*self._graph.value_info, *self._graph.input, *self._graph.output)
         }
         self._nodes = list(self._graph.node)
+        self.slacks = slacks(self._nodes)
         self._results = [value.name for value in self._graph.output]
         self.values: Values = [dict(feed) for feed in feeds]
         self.pieces: list[Piece] = []
@@ -310,7 +313,7 @@ class Segments:
         wanted: list[list[Array]],
     ) -> tuple[Piece, str]:
         kinds = [str(np.asarray(value).dtype) for value in wanted[0]]
-        piece = Piece(len(part.graph.node), inputs, outputs, model, order, [()] * len(outputs), kinds)
+        piece = Piece(len(part.graph.node), inputs, outputs, model, order, [()] * len(outputs), kinds, self.slacks)
         return piece, self._compare(piece, wanted) or self._check(piece, self.values, wanted)
 
     def _keras(self, part: onnx.ModelProto, count: int, settings: Mapping[str, Any]) -> Any:
@@ -335,7 +338,7 @@ class Segments:
             return f"what onnx2tf makes of it does not run: {sentence(problem)}"
         for place in range(len(piece.outputs)):
             pairs = [(results[place], given[place]) for results, given in zip(wanted, found, strict=True)]
-            axes = axes_that_fit(pairs)
+            axes = axes_that_fit(pairs, self.slacks.get(piece.outputs[place], 0.0))
             if axes is None:
                 return told(pairs)
             piece.permutations[place] = axes
