@@ -122,6 +122,9 @@ def convert(
                     exported.findings[:0] = said
                     return exported
                 artifact = graph.describe(model)
+                if model != Path(source):  # the export knows its own, and has written those of one size as numbers
+                    varying = {size for spec in artifact.inputs for size in spec.shape or ()}
+                    bounds = {name: sizes for name, sizes in bounds.items() if name in varying}
                 known_bounds(bounds, artifact.inputs, artifact.path.name)
                 stage = (_LastStage if bundled is None else BundleStage)(
                     target,
