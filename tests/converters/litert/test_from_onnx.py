@@ -77,6 +77,7 @@ def test_without_the_environment_the_command_that_makes_it_is_named(
     assert not rows["savedmodel"]["convert"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("onnx2tf")
 def test_layout_names_and_batch_are_those_of_the_onnx_file(tmp_path: Path) -> None:
     model, output = cnn(tmp_path), tmp_path / "m.tflite"
@@ -98,6 +99,54 @@ def test_layout_names_and_batch_are_those_of_the_onnx_file(tmp_path: Path) -> No
     assert again.read_bytes() == output.read_bytes()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("onnx2tf")
+def test_a_depthwise_convolution_of_fixed_size_is_verified(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    agraph (float[n,4,a,a] x) => (float[n,4,a,a] y) { [depthwise] y = Conv<group=4, pads=[1,1,1,1]>(x, w) }"""
+    model = onnx.parser.parse_model(text)
+    weights = np.random.default_rng(0).standard_normal((4, 1, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    shape = (1, 4, 6, 6)
+    report = deploykit.convert(
+        tmp_path / "m.onnx", to="litert", output=tmp_path / "m.tflite", profiles={"x": (shape, shape, shape)}
+    )
+    assert report.exit_code == 0, report.findings
+    assert report.artifact is not None
+    assert report.artifact.inputs[0].shape == shape
+    assert report.artifact.execution == "real"
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        (("n", 3, "h", "h"), "--dim n=SIZE --dim h=SIZE"),
+        (("?", 3, "?", 8), "--profile x=SIZEx3xSIZEx8:SIZEx3xSIZEx8:SIZEx3xSIZEx8"),
+        ((1, 3), ""),
+    ],
+)
+def test_what_fixes_open_sizes_is_told(shape: tuple[int | str, ...], wanted: str) -> None:
+    from deploykit.artifact import TensorSpec
+    from deploykit.converters.litert.from_onnx import _fixing
+
+    assert _fixing([TensorSpec("x", "float32", shape)]) == wanted
+
+
+@pytest.mark.usefixtures("onnx2tf")
+def test_what_takes_too_long_with_open_sizes_is_refused_with_what_fixes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deploykit.converters.litert import from_onnx
+
+    monkeypatch.setattr(from_onnx, "_LIMIT_S", 0)
+    with pytest.raises(deploykit.errors.GateError) as refused:
+        from_onnx.convert(cnn(tmp_path), tmp_path / "m.tflite", "litert", {}, {}, target="litert")
+    assert (refused.value.code, refused.value.exit_code) == ("DK564", ExitCode.GATE_FAILED)
+    assert refused.value.hint == "with fixed sizes it needs less: --dim n=SIZE"
+    assert not (tmp_path / "m.tflite").exists()
+
+
 @pytest.mark.usefixtures("onnx2tf")
 def test_a_node_that_onnx2tf_lacks_is_named(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
@@ -114,6 +163,7 @@ def test_a_node_that_onnx2tf_lacks_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("onnx2tf")
 def test_a_saved_model_is_verified_reproducible_and_served_by_name(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")

@@ -43,7 +43,10 @@ def model(onnx_file: Callable[..., Path]) -> Path:
 
 def finished(lite: Lite, model: Path, final: Path, calib: dict[str, Any] | None = None, **options: str) -> Path:
     made = Made(
-        lite.content, lite.inputs, lite.outputs, names=lambda content: traced(model, content, final.name, {"n": [2, 2]})
+        lite.content,
+        lite.inputs,
+        lite.outputs,
+        names=lambda content: traced(model, content, final.name, lite.inputs, {"n": [2, 2]}),
     )
     finish(made, final, settings_of(options, calibrated=calib is not None), "fp32", calib)
     return final

@@ -42,7 +42,10 @@ def convert_job(
         # onnx2tf gets float32, which the engine computes in; the weights are what they were when they are halved again.
         settings = dataclasses.replace(settings, precision="fp16")
     made, findings = float_model(Path(model), options, dims, profiles)
-    made = dataclasses.replace(made, names=lambda content: traced(Path(model), content, Path(output).name, dims))
+    inputs = made.inputs
+    made = dataclasses.replace(
+        made, names=lambda content: traced(Path(model), content, Path(output).name, inputs, dims)
+    )
     facts = finish(made, Path(output), settings, precision, calib)
     facts["findings"][:0] = [finding.as_dict() for finding in findings]
     return facts

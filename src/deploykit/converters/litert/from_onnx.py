@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from deploykit.report import Finding
 
 ENVIRONMENT = "onnx2tf"
+# Of processor time, for open sizes: a model of 258 nodes in 59 pieces takes 30 s.
+_LIMIT_S = 150
 _HALF, _FULL = ir.DataType.FLOAT16, ir.DataType.FLOAT
 # Sizes of open dimensions to try, of the first and the second feed: of a first axis, of pictures' sides, of others.
 # The least that differ and that no pooling uses up; then what some detectors and recognisers want.
@@ -119,11 +121,20 @@ def convert(
                 "feeds": [str(file) for file in feeds],
                 "inputs": [_port(spec, called) for spec in inputs],
                 "outputs": [_port(spec, called) for spec in outputs],
+                "limit_s": _LIMIT_S if _fixing(inputs) else None,
             },
             interpreter=interpreter,
         )
+    if facts.get("late"):
+        raise GateError(
+            f"onnx2tf makes nothing of {model.name} with open sizes in {_LIMIT_S} s of processor time",
+            code="DK564",
+            file=model,
+            target=target,
+            hint=f"with fixed sizes it needs less: {_fixing(inputs)}",
+        )
     if facts["refused"]:
-        raise _refusal(model, facts["refused"], facts["versions"], target)
+        raise _refusal(model, facts["refused"], facts["versions"], target, _fixing(inputs))
     return Converted(inputs, outputs, called, facts["versions"], facts["pieces"], findings)
 
 
@@ -241,7 +252,9 @@ def _within(wanted: tuple[int, int], given: Sequence[int | None] | None) -> list
     return [low, high] if high is not None and most > high else [least, most]
 
 
-def _refusal(model: Path, refused: Sequence[Mapping[str, str]], versions: Mapping[str, str], target: str) -> GateError:
+def _refusal(
+    model: Path, refused: Sequence[Mapping[str, str]], versions: Mapping[str, str], target: str, fixing: str
+) -> GateError:
     first, *others = refused
     operator = f"{first['domain']}.{first['op']}" if first["domain"] else first["op"]
     return GateError(
@@ -252,6 +265,19 @@ def _refusal(model: Path, refused: Sequence[Mapping[str, str]], versions: Mappin
         op=first["op"],
         target=target,
         context=[f"and {row['op']} {row['node']!r}: {row['reason']}" for row in others[:10]],
-        hint=f"fixed sizes (--dim NAME=SIZE) are easier for onnx2tf; deploykit check {model.name} --target litert "
-        "--fix rewrites what it can",
+        hint=(f"fixed sizes are easier for onnx2tf: {fixing}; " if fixing else "")
+        + f"deploykit check {model.name} --target litert --fix rewrites what it can",
     )
+
+
+def _fixing(inputs: Sequence[TensorSpec]) -> str:
+    """The options that fix every open size; "" where none is open. A `?` may be any, so its input's shape is told."""
+    found: list[str] = []
+    for spec in inputs:
+        symbols = [size for size in spec.shape or () if isinstance(size, str)]
+        if "?" in symbols:
+            shape = "x".join("SIZE" if isinstance(size, str) else str(size) for size in spec.shape or ())
+            found.append(f"--profile {spec.name}={shape}:{shape}:{shape}")
+        else:
+            found += [f"--dim {symbol}=SIZE" for symbol in symbols]
+    return " ".join(dict.fromkeys(found))

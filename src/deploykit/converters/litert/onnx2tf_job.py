@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,38 +25,62 @@ def convert_job(
     feeds: Sequence[str],
     inputs: Sequence[Mapping[str, Any]],
     outputs: Sequence[Mapping[str, Any]],
+    limit_s: float | None = None,
 ) -> dict[str, Any]:
     """Writes `output`: a `.tflite` file (kind "litert") or a SavedModel's folder (kind "savedmodel").
 
     model: prepared by `from_onnx`. feeds: two `.npz` files with sets of inputs, sizes that vary different in each.
     inputs, outputs: name in the model, `called` in the signature, dtype, and shape with null for what varies.
+    limit_s: processor time after which it stops; null does not.
     Returns {"refused": [{"node", "op", "domain", "reason"}], "pieces": number of nodes of each, "versions"}; nothing is
-    written where a node is refused.
+    written where a node is refused. {"late": true} where the time was up.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     import numpy as np
+
+    from deploykit.converters.litert.onnx2tf_segments import LateError
 
     values = []
     for file in feeds:
         with np.load(file) as arrays:
             values.append(dict(arrays))
+    try:
+        return _converted(model, Path(output), kind, values, inputs, outputs, limit_s)
+    except LateError:
+        return {"late": True}
+
+
+def _converted(
+    model: str,
+    output: Path,
+    kind: str,
+    values: Values,
+    inputs: Sequence[Mapping[str, Any]],
+    outputs: Sequence[Mapping[str, Any]],
+    limit_s: float | None,
+) -> dict[str, Any]:
+    def late() -> bool:
+        # Processor time, so that what converts does not depend on what else the machine does.
+        return limit_s is not None and time.process_time() - started > limit_s
+
+    started = time.process_time()
     if kind == "savedmodel":
-        segments = _segments(model, values)
+        segments = _segments(model, values, late=late)
         if not segments.refusals:
-            _save(_stitched(segments, inputs, outputs), Path(output))
+            _save(_stitched(segments, inputs, outputs), output)
         return _facts(segments)
-    segments = _segments(model, values)
+    segments = _segments(model, values, late=late)
     problem: Exception | None = None
     # LiteRT's converter changes some of what is right in TensorFlow: then once more, in pieces that are right there.
     for check in (None, _wrong_in_lite):
         if check is not None:
-            segments = _segments(model, values, check=check, tried=segments.tried)
+            segments = _segments(model, values, check=check, tried=segments.tried, late=late)
         if segments.refusals:
             return _facts(segments)
         try:
             content = _lite(_stitched(segments, inputs, outputs))
             if not _differs(content, values, segments, inputs, outputs):
-                Path(output).write_bytes(content)
+                output.write_bytes(content)
                 return _facts(segments)
         except Exception as refused:  # TensorFlow's converter has an error of its own, and lets others through
             problem = refused

@@ -74,6 +74,10 @@ class StoppedError(Exception):
     """A node has no values to go on with."""
 
 
+class LateError(Exception):
+    """There is no time left, and no node is refused yet."""
+
+
 class Segments:
     """The pieces of one model.
 
@@ -88,12 +92,13 @@ class Segments:
         convert: Callable[..., Any],
         check: Callable[[Piece, Values, list[list[Array]]], str] = lambda piece, values, wanted: "",
         tried: Mapping[tuple[int, int], tuple[Piece | None, str]] | None = None,
+        late: Callable[[], bool] = lambda: False,
     ) -> None:
         """convert: `onnx2tf.convert`. check: what else is wrong with a piece, given inputs and wanted outputs.
 
-        tried: `tried` of other segments of this model, which need not be converted again.
+        tried: `tried` of other segments of this model, not to be converted again. late: whether to stop.
         """
-        self._check = check
+        self._check, self._late = check, late
         self._known = dict(tried or {})
         self.tried: dict[tuple[int, int], tuple[Piece | None, str]] = {}
         self._model = model
@@ -111,7 +116,7 @@ class Segments:
         self.refusals: list[Refusal] = []
 
     def build(self) -> None:
-        """Converts everything; `pieces` are then in order, or `refusals` say what stopped it."""
+        """Converts everything; `pieces` are then in order, or `refusals` say what stopped it. Raises LateError."""
         with contextlib.suppress(StoppedError):
             self._take(0, len(self._nodes))
 
@@ -122,6 +127,8 @@ class Segments:
     def _take(self, start: int, stop: int) -> None:
         if start == stop:
             return
+        if self._late():
+            raise StoppedError if self.refusals else LateError
         nodes = self._nodes[start:stop]
         inputs, outputs = self._border(start, stop)
         if not outputs:  # nobody reads what they compute

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from deploykit.artifact import TensorSpec
     from deploykit.taps import Taps
 
     Array = np.ndarray[Any, np.dtype[Any]]
@@ -33,16 +34,19 @@ _RTOL, _ATOL = 1e-3, 1e-4  # of the largest value
 _SIZES = (None, 64, 320, 16, 2)  # of open dimensions, tried in turn
 
 
-def traced(model: Path, content: bytes, name: str, dims: Mapping[str, Sequence[int | None]]) -> dict[str, str]:
+def traced(
+    model: Path, content: bytes, name: str, inputs: Sequence[TensorSpec], dims: Mapping[str, Sequence[int | None]]
+) -> dict[str, str]:
     """The name of the file's tensor, with the axes that bring it into the model's order, by ONNX tensor.
 
-    content: of a float file made of `model`. Empty where the model takes none of the inputs that were tried.
+    content: of a float file made of `model`. inputs: the model's, with the sizes that are fixed in the file.
+    Empty where the model takes none of the inputs that were tried.
     """
     ours: Taps = open_taps(model, RuntimeOptions(optimize=False))
     theirs = LiteRtTaps(content, name, RuntimeOptions())
     for size in _SIZES:
         try:
-            feeds = _feeds(model, ours, dims, size)
+            feeds = _feeds(model, inputs, dims, size)
             reference = _values(ours, feeds)
             return _matched(reference, _values(theirs, feeds))
         except (DeploykitError, ValueError, RuntimeError):  # an engine that does not take these sizes
@@ -50,13 +54,18 @@ def traced(model: Path, content: bytes, name: str, dims: Mapping[str, Sequence[i
     return {}
 
 
-def _feeds(model: Path, ours: Taps, dims: Mapping[str, Sequence[int | None]], size: int | None) -> dict[str, Array]:
-    symbols = {axis for spec in ours.inputs for axis in spec.shape or () if isinstance(axis, str)}
+def _feeds(
+    model: Path, inputs: Sequence[TensorSpec], dims: Mapping[str, Sequence[int | None]], size: int | None
+) -> dict[str, Array]:
+    symbols = {axis for spec in inputs for axis in spec.shape or () if isinstance(axis, str)}
     bounds = {name: list(given) for name, given in dims.items() if name in symbols}
     if size is not None:
         bounds |= {name: [size, size] for name in symbols - set(bounds)}
+        # A first axis is mostly a batch: hundreds of pictures fill the memory.
+        firsts = {spec.shape[0] for spec in inputs if spec.shape and len(spec.shape) > 1}
+        bounds |= {name: [min(size, 2)] * 2 for name in symbols & firsts - set(dims)}
     request = data_request("random:0", "parity", samples=1, dims=bounds)
-    (sample,) = open_request(request, ours.inputs, model)  # type: ignore[arg-type]  # a DataRequest, as JSON
+    (sample,) = open_request(request, tuple(inputs), model)  # type: ignore[arg-type]  # a DataRequest, as JSON
     return dict(sample.feeds)
 
 
