@@ -74,7 +74,18 @@ def test_read_manifest_gives_back_what_was_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", [None, "", "{", "[]", "null", '{"schema": "other/1"}', '{"schema": "deploykit.manifest/1"}', "\udcff"]
+    "text",
+    [
+        None,
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"schema": "other/1"}',
+        '{"schema": "deploykit.manifest/1"}',
+        "\udcff",
+        pytest.param("[" * 200_000 + "]" * 200_000, id="deep"),
+    ],
 )
 def test_unreadable_manifests_are_none(tmp_path, text):
     path = tmp_path / "m.onnx"

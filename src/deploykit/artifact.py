@@ -171,5 +171,5 @@ def read_manifest(path: Path) -> Artifact | None:
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
         return artifact_from_dict(facts, path) if facts.get("schema") == MANIFEST_SCHEMA else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

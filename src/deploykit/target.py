@@ -335,7 +335,7 @@ def _bundle_format(path: Path) -> str | None:
     try:
         facts = json.loads((path / BUNDLE_FILE).read_text(encoding="utf-8"))
         name = facts["target"] if facts.get("format") == BUNDLE_FORMAT else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return f"{name}-bundle" if name in target_names() else None
 

@@ -48,7 +48,7 @@ def read_tag(path: Path) -> dict[str, Any] | None:
             return dict(facts)
     except (zipfile.BadZipFile, OSError, EOFError) as problem:
         raise damaged(path, str(problem)) from problem
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -13,9 +13,10 @@ import pytest
 
 import deploykit
 from deploykit import toolchain
-from deploykit.errors import ExitCode, UsageError
+from deploykit.converters.bundles import folder
+from deploykit.errors import ExitCode, InvalidFileError, UsageError
 from deploykit.isolation import workers
-from deploykit.target import get_target, target_names
+from deploykit.target import format_of, get_target, target_names
 
 NAMES = sorted(file.stem for file in toolchain.DATA.glob("*.toml"))
 CNN = """<ir_version: 9, opset_import: ["" : 17]>
@@ -228,3 +229,17 @@ def test_tf_trt_writes_the_savedmodel_with_its_program(tmp_path):
     assert (tmp_path / "out/saved_model/saved_model.pb").is_file()
     assert json.loads((tmp_path / "out/bundle.json").read_text())["options"]["precision_mode"] == "FP16"
     assert "deploykit export" in next(f.message for f in report.findings if f.code == "DK590")
+
+
+@pytest.mark.parametrize("odd", ["deep", {"inputs": None}, {"outputs": [3]}, {"samples": 1}, {"files": 2}])
+def test_a_damaged_bundle_is_told_as_one(tmp_path, odd):
+    facts = {"format": "deploykit.bundle/1", "target": "qnn", "files": [], "inputs": [], "outputs": []}
+    whole = {**facts, "precision": "fp32", "samples": []}
+    (tmp_path / "bundle.json").write_text(json.dumps(whole))
+    assert folder.read_facts(tmp_path) == whole
+    damaged = "[" * 200_000 + "]" * 200_000 if odd == "deep" else json.dumps({**whole, **odd})
+    (tmp_path / "bundle.json").write_text(damaged)
+    with pytest.raises(InvalidFileError, match="is no build bundle") as caught:
+        folder.read_facts(tmp_path)
+    assert caught.value.code == "DK528"
+    assert format_of(tmp_path) == (None if odd == "deep" else "qnn-bundle")

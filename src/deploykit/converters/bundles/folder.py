@@ -32,12 +32,17 @@ def write_facts(home: Path, facts: Mapping[str, Any]) -> None:
 
 def read_facts(home: Path) -> dict[str, Any]:
     """What bundle.json says. Raises InvalidFileError (DK528) for a folder that is no bundle, or is not whole."""
+    from deploykit.artifact import TensorSpec
     from deploykit.errors import InvalidFileError
 
     try:
         facts: dict[str, Any] = json.loads((home / BUNDLE_FILE).read_text(encoding="utf-8"))
         missing = [name for name in facts["files"] if not (home / name).is_file()]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+        for kind in ("inputs", "outputs"):
+            for spec in facts[kind]:
+                TensorSpec.from_dict(spec)
+        str(facts["precision"]), len(facts["samples"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise InvalidFileError(f"{home} is no build bundle: {problem}", code="DK528", file=home) from problem
     if facts.get("format") != BUNDLE_FORMAT or missing:
         told = f"it lacks {', '.join(missing)}" if missing else f"{BUNDLE_FILE} is of another kind"

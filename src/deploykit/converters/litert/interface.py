@@ -165,7 +165,7 @@ def _remembered(model: Any) -> dict[str, Any]:
             "doors": {name: Door.from_dict(door) for name, door in facts.get("doors", {}).items()},
             "names": {str(name): str(own) for name, own in facts.get("names", {}).items()},
         }
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}  # somebody else's metadata under our name
 
 

@@ -49,7 +49,7 @@ def read_tag(text: str) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...],
         facts = json.loads(text)
         found = [tuple(TensorSpec.from_dict(spec) for spec in facts[kind]) for kind in ("inputs", "outputs")]
         return found[0], found[1], str(facts["precision"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

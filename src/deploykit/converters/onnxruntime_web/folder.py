@@ -39,7 +39,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
         if facts["schema"] != SCHEMA or facts["backend"] not in SCRIPTS:
             raise ValueError(facts["schema"], facts["backend"])
         names = [str(facts["model"]), *map(str, facts["external"])]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise _broken(folder, f"{MARKER} does not say what the page is made of ({problem})") from problem
     for name in names:
         if not io.inside(folder, name, MARKER).is_file():

@@ -82,7 +82,7 @@ def doors_of(model: ov.Model) -> dict[str, Door]:
     try:
         facts = json.loads(str(model.get_rt_info(_PATH).astype(str)))
         return {name: Door.from_dict(door) for name, door in facts.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}  # somebody else's metadata under our name
 
 

@@ -71,7 +71,7 @@ def _remembered(model: ov.Model, kind: str) -> list[TensorSpec]:
         return []
     try:
         return [TensorSpec.from_dict(facts) for facts in json.loads(str(model.get_rt_info(path).astype(str)))]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return []  # somebody else's metadata under our name
 
 

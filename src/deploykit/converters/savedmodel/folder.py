@@ -116,6 +116,6 @@ def _remembered(path: Path) -> dict[str, Any]:
             for row in facts[kind]:
                 TensorSpec.from_dict(row["spec"])
                 str(row["called"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}  # not made here
     return dict(facts)

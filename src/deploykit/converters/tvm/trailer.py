@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
+from deploykit.artifact import TensorSpec
 from deploykit.errors import InvalidFileError
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 _MARK = b"deploykit.tvm/1\n"
 _LENGTH = 8
 _MOST = 64 << 20
+_ELF64 = b"\x7fELF\x02\x01"  # of 64 bits, little-endian
 _KINDS = {b"\x7fELF": "ELF", b"\xcf\xfa\xed\xfe": "Mach-O"}
 
 
@@ -25,9 +28,11 @@ def add(path: Path, facts: dict[str, Any]) -> None:
 
 
 def kind_of(path: Path) -> str:
-    """The library's format. Raises InvalidFileError (DK528) for what is none."""
+    """The library's format. Raises InvalidFileError (DK528) for what is none, or is cut off."""
     with path.open("rb") as stream:
-        start = stream.read(4)
+        header = stream.read(64)
+        size = stream.seek(0, os.SEEK_END)
+    start = header[:4]
     if start not in _KINDS:
         raise InvalidFileError(
             f"{path.name} is no shared library: it begins with {start!r}",
@@ -36,7 +41,18 @@ def kind_of(path: Path) -> str:
             target="tvm",
             hint="deploykit convert MODEL.onnx --to tvm -o OUT.so makes one",
         )
+    if header[:6] == _ELF64 and _sections_end(header) > size:
+        raise _damaged(path, "it is cut off")
     return _KINDS[start]
+
+
+def _sections_end(header: bytes) -> int:
+    """Where the table of sections ends, the last thing that linkers write (ELF-64: e_shoff, e_shentsize, e_shnum)."""
+    if len(header) < 64:
+        return 64
+    return int.from_bytes(header[40:48], "little") + math.prod(
+        int.from_bytes(header[at : at + 2], "little") for at in (58, 60)
+    )
 
 
 def read(path: Path) -> dict[str, Any] | None:
@@ -58,16 +74,27 @@ def read(path: Path) -> dict[str, Any] | None:
         text = stream.read(length)
     try:
         facts = json.loads(text)
-    except ValueError as problem:
+        _fits(facts)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise _damaged(path) from problem
-    if not isinstance(facts, dict) or not {"inputs", "outputs", "precision", "built_for"} <= facts.keys():
-        raise _damaged(path)
-    return facts
+    found: dict[str, Any] = facts
+    return found
 
 
-def _damaged(path: Path) -> InvalidFileError:
+def _fits(facts: dict[str, Any]) -> None:
+    """Raises KeyError, TypeError or AttributeError for facts that no reader of them could use."""
+    for kind in ("inputs", "outputs"):
+        for spec in facts[kind]:
+            TensorSpec.from_dict(spec)
+    if not isinstance(facts["precision"], str) or not isinstance(facts["version"], str):
+        raise TypeError("precision and version are words")
+    facts["built_for"].items()
+    sum(facts["functions"].values())
+
+
+def _damaged(path: Path, why: str = "what it says of itself cannot be read") -> InvalidFileError:
     return InvalidFileError(
-        f"{path.name} is damaged: what it says of itself cannot be read",
+        f"{path.name} is damaged: {why}",
         code="DK528",
         file=path,
         target="tvm",
