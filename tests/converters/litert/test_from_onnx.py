@@ -147,6 +147,7 @@ def test_what_takes_too_long_with_open_sizes_is_refused_with_what_fixes_them(
     assert not (tmp_path / "m.tflite").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("onnx2tf")
 def test_a_node_that_onnx2tf_lacks_is_named(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
