@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from deploykit import io
-from deploykit.errors import InvalidFileError, ModelError, OutputError
+from deploykit.errors import DeploykitError, InvalidFileError, ModelError, OutputError, VendorError
 
 
 def tree(folder):
@@ -334,3 +334,28 @@ def test_a_folder_whose_copy_does_not_fit_is_a_full_disk(tmp_path):
     assert caught.value.code == "DK125"
     with pytest.raises(shutil.Error), io.no_space_named(tmp_path / "copy"):
         raise shutil.Error([("a", "b", "[Errno 13] Permission denied: 'a'")])
+
+
+@pytest.mark.parametrize(
+    ("log", "free", "inside", "code"),
+    [
+        (["ld: final link failed: No space left on device"], 1 << 40, False, "DK125"),
+        (["ld: cannot find -lm"], 0, False, "DK510"),
+        (None, 0, True, "DK125"),
+        (None, 1 << 40, True, "DK528"),
+        (None, 0, False, "DK528"),
+    ],
+)
+def test_a_vendor_that_met_a_full_disk(tmp_path, monkeypatch, log, free, inside, code):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(io.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 41, 0, free))
+
+    def fail(staging):
+        if log is not None:
+            raise VendorError("linking failed", log=log)
+        raise InvalidFileError("cut off", code="DK528", file=(staging if inside else Path("in.so")).absolute())
+
+    with pytest.raises(DeploykitError) as caught, io.staged(Path("m.so"), force=False) as staging:
+        fail(staging)
+    assert caught.value.code == code
+    assert not list(tmp_path.iterdir())

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.errors import InvalidFileError, ModelError, OutputError
+from deploykit.errors import InvalidFileError, ModelError, OutputError, VendorError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,6 +23,7 @@ _ROOM = len(_MANIFEST)
 _TEMPORARY = ".tmp"  # how `staged` and `scratch_folder` end the names of their folders
 # Windows has no EDQUOT; EFBIG is what RLIMIT_FSIZE gives.
 _NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_FULL = 64 << 10  # bytes; buffered writers give up a block before the last one
 
 
 def file_sha256(path: Path) -> str:
@@ -191,6 +192,10 @@ def staged(final: Path, *, force: bool) -> Iterator[Path]:
         with no_space_named(final):
             yield folder / final.name
             publish(folder, final, force=force)
+    except (InvalidFileError, VendorError) as problem:  # a vendor that does not say, or only in its log
+        if _cut_off(problem, folder):
+            raise disk_full(final) from problem
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -251,6 +256,13 @@ def no_space_named(path: Path) -> Iterator[None]:
         if problem.code == "DK125":  # a worker knows at most the temporary name
             raise disk_full(path) from problem
         raise
+
+
+def _cut_off(problem: InvalidFileError | VendorError, folder: Path) -> bool:
+    """Whether a full disk is behind it: the vendor's log says so, or a file made in the full `folder` is not whole."""
+    if isinstance(problem, VendorError):
+        return any(os.strerror(code) in line for line in problem.log for code in _NO_SPACE)
+    return folder.resolve() in Path(str(problem.file)).resolve().parents and shutil.disk_usage(folder).free < _FULL
 
 
 def copy_entry(source: Path, destination: Path) -> None:
