@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -277,7 +278,7 @@ def _fixing(inputs: Sequence[TensorSpec]) -> str:
         symbols = [size for size in spec.shape or () if isinstance(size, str)]
         if "?" in symbols:
             shape = "x".join("SIZE" if isinstance(size, str) else str(size) for size in spec.shape or ())
-            found.append(f"--profile {spec.name}={shape}:{shape}:{shape}")
+            found.append("--profile " + shlex.quote(f"{spec.name}={shape}:{shape}:{shape}"))
         else:
-            found += [f"--dim {symbol}=SIZE" for symbol in symbols]
+            found += ["--dim " + shlex.quote(f"{symbol}=SIZE") for symbol in symbols]
     return " ".join(dict.fromkeys(found))
