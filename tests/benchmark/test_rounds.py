@@ -46,7 +46,8 @@ def test_a_row_counts_all_blocks_together(models):
     )
     times = [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]
     subject.blocks = [
-        {"latencies_ms": block, "rss_mb": 3.0 + at, "peak_mb": 9.0 - at} for at, block in enumerate(times)
+        {"latencies_ms": block, "rss_mb": 3.0 + at, "peak_mb": 9.0 - at, "waited_s": None, "cpu_s": 0.0}
+        for at, block in enumerate(times)
     ]
     row = subject.row(batch=4)
     assert (row["p50_ms"], row["p99_ms"]) == (2.5, np.percentile(np.concatenate(times), 99))
@@ -59,12 +60,12 @@ def test_a_row_counts_all_blocks_together(models):
 
 def test_a_high_spread_and_an_unfinished_warm_up_are_warnings_with_their_number(models):
     subject = Subject(models["quick"], "onnxruntime fp32", warm={"stable": False})
-    subject.blocks = [{"latencies_ms": [time]} for time in (1.0, 1.0, 2.0, 2.0)]
+    subject.blocks = [{"latencies_ms": [time], "waited_s": None} for time in (1.0, 1.0, 2.0, 2.0)]
     found = _doubts(subject, warmup_s=2.0)
     assert [(f.code, f.severity) for f in found] == [("DK441", "warning"), ("DK440", "warning")]
     assert "spread by 67%" in found[1].message
     subject.warm["stable"] = True
-    subject.blocks = [{"latencies_ms": [time]} for time in (1.0, 1.01, 1.02, 1.0)]
+    subject.blocks = [{"latencies_ms": [time], "waited_s": None} for time in (1.0, 1.01, 1.02, 1.0)]
     assert _doubts(subject, warmup_s=2.0) == []
 
 

@@ -135,7 +135,7 @@ def test_a_closed_pipe_is_no_error() -> None:
 def test_a_signal_ends_with_130_and_says_so(number: signal.Signals) -> None:
     script = (
         "import time, deploykit, deploykit.cli.app as app;"
-        "deploykit.doctor = lambda: (print('ready', flush=True), time.sleep(60));"
+        "deploykit.doctor = lambda **_: (print('ready', flush=True), time.sleep(60));"
         "raise SystemExit(app.main(['doctor', '--quiet']))"
     )
     process = subprocess.Popen(

@@ -15,7 +15,9 @@ from deploykit.opsupport.facts import facts_of
 from deploykit.opsupport.tables import load_table
 from deploykit.target import get_target, target_names
 
-TABLES = [load_table(name) for target in map(get_target, target_names()) for name in target.tables.values()]
+# Two targets may go by one table.
+NAMES = dict.fromkeys(name for target in map(get_target, target_names()) for name in target.tables.values())
+TABLES = [load_table(name) for name in NAMES]
 SAMPLE = 72
 
 

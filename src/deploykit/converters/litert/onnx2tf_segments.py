@@ -1,8 +1,7 @@
 """ONNX to TensorFlow by onnx2tf, in the largest pieces that come out right (runs in the managed environment).
 
-onnx2tf moves channels to the back and follows that through the graph by the look of shapes: on whole models it stops in
-the middle, or gives other values. So what it makes is run and compared with ONNX Runtime; a piece that fails is cut in
-two where the fewest tensors cross, down to single nodes, and a single node that fails is refused by name.
+onnx2tf guesses from shapes where channels went: on whole models it stops, or gives other values. So what it makes is
+compared with ONNX Runtime; a piece that fails is cut in two where the fewest tensors cross, down to nodes, refused by name.
 """
 
 from __future__ import annotations

@@ -12,9 +12,12 @@ if TYPE_CHECKING:
 # OpenVINO names what it adds `Constant_5593`: the number counts everything the process has ever made.
 _LAYER = re.compile(r'^(\s*<layer id="\d+" name=")([A-Z][A-Za-z0-9]*)_(\d+)(.*?)(" type=".*)$')
 
+# A model without a name of its own, by how many the process has made.
+_NET = re.compile(r'^(<net name="Model)\d+(" version=".*)$')
+
 
 def normalise(xml: Path, known: AbstractSet[str]) -> None:
-    """Renumbers generated layer names in the order of the file.
+    """Renumbers generated layer names in the order of the file, and takes the number from a generated name of it.
 
     known: names from the ONNX file, which stay. Nothing else in an IR refers to a layer by name: edges and port maps
     use ids, and tensors keep the names of the ONNX values.
@@ -27,7 +30,7 @@ def normalise(xml: Path, known: AbstractSet[str]) -> None:
         renumbered.open("w", encoding="utf-8", newline="\n") as target,
     ):
         for line in source:
-            text = line.rstrip("\r\n")
+            text = _NET.sub(r"\1\2", line.rstrip("\r\n"))
             found = _LAYER.match(text)
             if found and _unescape(f"{found[2]}_{found[3]}{found[4]}") not in known:
                 text = f"{found[1]}{_renamed(found[2], found[3], names, taken)}{found[4]}{found[5]}"
