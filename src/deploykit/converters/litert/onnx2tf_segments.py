@@ -1,7 +1,7 @@
 """ONNX to TensorFlow by onnx2tf, in the largest pieces that come out right (runs in the managed environment).
 
 onnx2tf guesses from shapes where channels went: on whole models it stops, or gives other values. So what it makes is
-compared with ONNX Runtime; a piece that fails is cut in two where the fewest tensors cross, down to nodes, refused by name.
+compared with ONNX Runtime; a piece that fails is cut in two where the fewest tensors cross, down to nodes.
 """
 
 from __future__ import annotations
