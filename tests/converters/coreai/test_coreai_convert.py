@@ -15,7 +15,7 @@ from deploykit.converters.coreai import asset
 from deploykit.converters.coreai.convert import convert_job
 from deploykit.converters.coreai.inspect import describe
 from deploykit.converters.coreai.prepare import prepared
-from deploykit.converters.coreai.recurrent import write_out
+from deploykit.converters.recurrent import write_out
 from deploykit.converters.coreai.support import support_job
 from deploykit.errors import DataError, GateError, InvalidFileError, UnavailableError
 from deploykit.graph import load, save

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from deploykit import graph
 from deploykit.converters.bounds import bounds_of_input, fixed_by
-from deploykit.converters.coreai.folding import fold_sizes
-from deploykit.converters.coreai.recurrent import write_out
+from deploykit.converters.folding import fold_sizes
+from deploykit.converters.recurrent import write_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes import common as passes
 
 from deploykit import graph
 from deploykit.converters.mnn.formulas import rewrite
@@ -28,7 +29,7 @@ def prepare(model: ir.Model, inputs: Sequence[TensorSpec]) -> None:
     """Changes the graph in place. inputs: the interface, with a number for each dimension that has one size only."""
     _fix_sizes(model, inputs)
     if model.functions:
-        ir.passes.common.InlinePass()(model)
+        passes.InlinePass()(model)
     graph.infer_shapes(model)
     for part in model.graphs():
         for node in list(part):

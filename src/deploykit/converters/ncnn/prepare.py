@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes import common as passes
 
 from deploykit import graph
 from deploykit.converters.steps import Steps
@@ -30,7 +31,7 @@ def prepare(model: ir.Model, inputs: Sequence[TensorSpec]) -> None:
         if shape is not None:
             value.shape = ir.Shape(list(shape))
     if model.functions:
-        ir.passes.common.InlinePass()(model)
+        passes.InlinePass()(model)
     _widen(model)
     graph.infer_shapes(model)
     for node in list(model.graph):

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from deploykit import graph
-from deploykit.converters.coreai.folding import fold_sizes
-from deploykit.converters.coreai.recurrent import write_out
+from deploykit.converters.folding import fold_sizes
+from deploykit.converters.recurrent import write_out
 from deploykit.converters.tvm.long_short import write_out_lstm
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Sizes that follow from fixed inputs, as constants: coreai-onnx takes many operators with known sizes only."""
+"""Sizes that follow from fixed inputs, as constants: vendors take many operators with known sizes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GRU written out step by step: coreai-onnx has no lowering for it, and takes the operators that it consists of."""
+"""GRU written out step by step: vendors without it take the operators that it consists of."""
 
 from __future__ import annotations
 
