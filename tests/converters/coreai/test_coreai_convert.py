@@ -15,8 +15,8 @@ from deploykit.converters.coreai import asset
 from deploykit.converters.coreai.convert import convert_job
 from deploykit.converters.coreai.inspect import describe
 from deploykit.converters.coreai.prepare import prepared
-from deploykit.converters.recurrent import write_out
 from deploykit.converters.coreai.support import support_job
+from deploykit.converters.recurrent import write_out
 from deploykit.errors import DataError, GateError, InvalidFileError, UnavailableError
 from deploykit.graph import load, save
 from deploykit.isolation import run_alone
