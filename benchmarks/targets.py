@@ -14,8 +14,10 @@ import argparse
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -137,7 +139,8 @@ def converted(name: str, target: str, options: list[str]) -> dict:
     if cell["status"] in ("refused", "failed", "missing"):
         return {**cell, "because": _because(report)}
     artifact = report["artifact"]
-    parity = (report["metrics"].get("parity") or {}).get("parent") or (report["metrics"].get("parity") or {})
+    gates = report["metrics"].get("parity") or {}
+    parity = gates.get("parent") or gates.get("source") or gates
     outputs = parity.get("outputs") or []
     cell["size_bytes"] = artifact["size_bytes"]
     if str(source).endswith(".onnx"):
@@ -177,7 +180,8 @@ def _because(report: dict) -> dict:
 def _clean(text: str) -> str:
     for folder in (CACHE, SHARED, ROOT):
         text = text.replace(f"{folder}/", "")
-    return " ".join(text.split())[:400]
+    # Folders that were made for one run.
+    return re.sub(rf"{re.escape(tempfile.gettempdir())}/(?:[^ '\"/]+/)*", "", " ".join(text.split()))[:400]
 
 
 def latency(name: str, target: str, cell: dict) -> float | None:

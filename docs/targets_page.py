@@ -16,6 +16,7 @@ _WORDS = {
     "missing": "not here",
 }
 _LONGEST = 240
+_NOT_MEASURED = ("not measured", "", "", "", "", "")
 HEADS = ("model", "result", "largest difference", "SQNR, dB", "latency", "size", "because")
 
 
@@ -42,12 +43,13 @@ def _matrix(rows: dict, targets: list[str]) -> list[str]:
             row[name]["status"] for model, row in rows.items() if name in row and not model.endswith(".onnx")
         )
         cells = [f"{onnx[kind] or '-'} / {other[kind] or '-'}" if onnx[kind] or other[kind] else "" for kind in kinds]
-        lines.append((f"[{name}](#{name})", *cells))
-    return _table(("target", *(_WORDS[kind] for kind in kinds)), lines)
+        absent = sum(name not in row for row in rows.values())
+        lines.append((f"[{name}](#{name})", *cells, str(absent or "")))
+    return _table(("target", *(_WORDS[kind] for kind in kinds), "not measured"), lines)
 
 
 def _target(rows: dict, name: str) -> list[str]:
-    lines = [(model, *_cells(row[name])) for model, row in rows.items() if name in row]
+    lines = [(model, *(_cells(row[name]) if name in row else _NOT_MEASURED)) for model, row in rows.items()]
     engines = sorted({row[name]["engine"] for row in rows.values() if row.get(name, {}).get("engine")})
     version = next((f"@{row[name]['version']}" for row in rows.values() if row.get(name, {}).get("version")), "")
     head = [f"### {name}", "", f"{get_target(name).title}{f' ({name}{version})' if version else ''}."]
