@@ -7,6 +7,7 @@ extensions, extension_binary_data.md, extension_model_repository.md and extensio
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import http.client
 import json
@@ -157,17 +158,21 @@ class ServerRuntime(Runtime):
             hint="--name NAME chooses one",
         )
 
+    @abc.abstractmethod
     def _server(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """What the server says of itself."""
 
+    @abc.abstractmethod
     def _names(self) -> list[str]:
-        raise NotImplementedError
+        """Its models' names, where it tells them."""
 
+    @abc.abstractmethod
     def _ready(self, name: str) -> bool:
-        raise NotImplementedError
+        """Whether the model answers."""
 
+    @abc.abstractmethod
     def _metadata(self, name: str) -> dict[str, Any]:
-        raise NotImplementedError
+        """The model's tensors and platform."""
 
 
 class HttpRuntime(ServerRuntime):

@@ -7,13 +7,28 @@ from typing import TYPE_CHECKING
 from deploykit.converters.steps import Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     import onnx_ir as ir
+
+# The first opset in which Squeeze and Unsqueeze, of which the steps are made, have their axes as inputs.
+_STEPS_OPSET = 13
 
 # A program of more steps takes minutes to compile.
 MOST_STEPS = 512
 _DEFAULTS = (["Sigmoid", "Tanh"], ["Sigmoid", "Tanh", "Sigmoid", "Tanh"])
+
+
+def with_axes_as_inputs(model: ir.Model, operators: Container[str]) -> ir.Model:
+    """The model in opset 13, where it is older and has one of these operators, which are to be written out."""
+    import onnx_ir as ir
+    from onnx import version_converter
+
+    old = model.opset_imports.get("", 1) < _STEPS_OPSET
+    if not old or not any(node.op_type in operators for node in model.graph):
+        return model
+    raised: ir.Model = ir.from_proto(version_converter.convert_version(ir.to_proto(model), _STEPS_OPSET))
+    return raised
 
 
 def write_out(model: ir.Model) -> int:

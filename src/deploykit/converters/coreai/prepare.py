@@ -10,7 +10,7 @@ import onnx_ir as ir
 from deploykit import graph
 from deploykit.converters.bounds import bounds_of_input, fixed_by
 from deploykit.converters.folding import fold_sizes
-from deploykit.converters.recurrent import write_out
+from deploykit.converters.recurrent import with_axes_as_inputs, write_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def prepared(path: Path, dims: Mapping[str, Sequence[int | None]], profiles: Map
 
     Dimensions that have one size are fixed.
     """
-    model = graph.load(path)
+    model = with_axes_as_inputs(graph.load(path), {"GRU"})
     graph.name_nodes(model)
     _fix(model, dims, profiles)
     folded = _fold_biases(model)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
-from onnx import version_converter
 
 from deploykit import graph
 from deploykit.artifact import Artifact, TensorSpec, write_manifest
 from deploykit.converters.bounds import bounds_of_input, fixed_by, unused_bounds
+from deploykit.converters.recurrent import with_axes_as_inputs
 from deploykit.converters.tvm import trailer
 from deploykit.converters.tvm.importing import RefusedError, first_line, import_model, known_operators
 from deploykit.converters.tvm.linking import linker
@@ -26,7 +26,6 @@ from deploykit.report import Finding, failure
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-_STEPS_OPSET = 13
 _WRITTEN_OUT = {"GRU", "LSTM"}
 _FLAGS = {"true": True, "false": False}
 # Types that TVM's tensors have; a string has none.
@@ -70,7 +69,7 @@ def convert_job(
     }
     if not any(finding.severity == "error" for finding in findings):
         graph.name_nodes(loaded)
-        loaded = _with_axes_as_inputs(loaded)
+        loaded = with_axes_as_inputs(loaded, _WRITTEN_OUT)
         prepare(loaded, inputs)
         refused = _missing(loaded, inputs)
         if not refused:
@@ -86,15 +85,6 @@ def convert_job(
         findings += refused
     made["findings"] = [finding.as_dict() for finding in findings]
     return made
-
-
-def _with_axes_as_inputs(model: ir.Model) -> ir.Model:
-    """Opset 13 for what recurrences are written out in; models without them stay as they are."""
-    old = model.opset_imports.get("", 1) < _STEPS_OPSET
-    if not old or not any(node.op_type in _WRITTEN_OUT for node in model.graph):
-        return model
-    raised: ir.Model = ir.from_proto(version_converter.convert_version(ir.to_proto(model), _STEPS_OPSET))
-    return raised
 
 
 def _flag(options: Mapping[str, Any], name: str, *, default: bool) -> bool:
